@@ -1,0 +1,61 @@
+.PHONY: help book test lab serve clean
+.DEFAULT_GOAL := help
+
+# Any Python 3.11-3.13 will do; `make PYTHON=/path/to/python ...` names one.
+PYTHON ?= python3 python3.13 python3.12 python3.11 python
+BIN := .venv/bin
+SETUP := .venv/.complete
+# A Python of the virtual environment first on PATH, and no stray PYTHONPATH or user site in it.
+RUN := env -u PYTHONPATH -u PYTHONHOME PYTHONNOUSERSITE=1 PATH="$(CURDIR)/$(BIN):$$PATH"
+
+help:
+	@echo "make book    build the book into _build/html and print the page to open"
+	@echo "make test    run every test: library, chapters, pages, Binder, JupyterLab"
+	@echo "make lab     open JupyterLab at this folder"
+	@echo "make serve   serve the built book on localhost"
+	@echo "make clean   remove the built book and the virtual environment"
+
+book: $(SETUP)
+	rm -rf _build
+	$(RUN) jupyter-book build . -W -n --keep-going
+	@echo
+	@echo "Open in a browser: $(CURDIR)/_build/html/index.html"
+
+test: $(SETUP)
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) python -m pytest
+
+lab: $(SETUP)
+	$(RUN) jupyter lab
+
+serve:
+	@test -f _build/html/index.html || { echo "There is no book yet: run 'make book' first."; exit 1; }
+	@python3 -m http.server --bind 127.0.0.1 --directory _build/html $(or $(PORT),8000)
+
+clean:
+	rm -rf _build .venv .pytest_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+# torch alone is asked of its CPU index, so that nothing else depends on a second host; --no-deps because the
+# second call brings what torch needs.
+$(SETUP): environment.yml pyproject.toml postBuild share/jupyter/lab/settings/overrides.json
+	@for p in $(PYTHON); do \
+	  if "$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
+	  then echo "$$p"; break; fi; \
+	done > .python-found; \
+	if ! test -s .python-found; then \
+	  rm -f .python-found; \
+	  echo "This book needs Python 3.11, 3.12 or 3.13; none of these is one: $(PYTHON). (make PYTHON=/path/to/python names another.)"; \
+	  exit 1; \
+	fi
+	rm -rf .venv
+	"$$(cat .python-found)" -m venv .venv
+	@rm -f .python-found
+	@sed -n '/- pip:/,$$ s/^ *- //p' environment.yml | grep -v '^pip:' > .venv/pins.txt
+	@grep -E '^(--|torch)' .venv/pins.txt > .venv/torch.txt
+	@grep -v '^--' .venv/pins.txt > .venv/others.txt
+	$(RUN) python -m pip install --retries 1 --no-deps -r .venv/torch.txt
+	$(RUN) python -m pip install -r .venv/others.txt
+	$(RUN) ./postBuild
+	@touch $@

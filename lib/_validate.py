@@ -1,0 +1,113 @@
+"""Checks at the public boundary. Each error names the argument, what was given and what is allowed."""
+
+from __future__ import annotations
+
+import numbers
+
+import numpy as np
+import torch
+
+#: How far the norm of a token may be from 1.
+NORM_TOLERANCE = 1e-4
+
+
+def real(name: str, value, *, at_least: float | None = None, above: float | None = None) -> float:
+    """A finite real number, as a float."""
+    if isinstance(value, (np.ndarray, torch.Tensor)) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a real number, got {value!r}")
+    value = float(value)
+    allowed = "finite"
+    if at_least is not None:
+        allowed += f" and >= {at_least:g}"
+    if above is not None:
+        allowed += f" and > {above:g}"
+    if not np.isfinite(value) or (at_least is not None and value < at_least) or (above is not None and value <= above):
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    return value
+
+
+def integer(name: str, value, *, at_least: int) -> int:
+    """An integer, as an int; a float is not an integer, even a whole one."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an integer >= {at_least}, got {value!r}")
+    if value < at_least:
+        raise ValueError(f"{name} must be an integer >= {at_least}, got {value!r}")
+    return int(value)
+
+
+def choice(name: str, value, allowed) -> str:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in allowed:
+        kind = ValueError if isinstance(value, str) else TypeError
+        raise kind(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+    return value
+
+
+def array(name: str, value, *, low: float, high: float = np.inf) -> np.ndarray:
+    """Finite real numbers in [low, high], as a float64 array."""
+    try:
+        given = np.asarray(value)
+    except Exception as error:
+        raise TypeError(f"{name} must be a real number or an array of them, got {value!r}") from error
+    if given.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must be a real number or an array of them, got {value!r}")
+    given = given.astype(float)
+    wrong = ~((given >= low) & (given <= high) & np.isfinite(given))
+    if wrong.any():
+        allowed = f"finite and >= {low:g}" if high == np.inf else f"in [{low:g}, {high:g}]"
+        raise ValueError(f"{name} must be {allowed}, got {given[wrong].flat[0]!r}")
+    return given
+
+
+def floating(name: str, x, *, trailing: str) -> torch.Tensor:
+    """A finite float32 or float64 tensor with at least the trailing dimensions named, as in ``"(..., N, d)"``."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name} must be a torch tensor of shape {trailing}, got {type(x).__name__}")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{name} must be float32 or float64, got {x.dtype}")
+    if x.ndim < trailing.count(","):
+        raise ValueError(f"{name} must have shape {trailing}, got {tuple(x.shape)}")
+    if not torch.isfinite(x).all():
+        raise ValueError(f"{name} must be finite, got NaN or inf")
+    return x
+
+
+def unit(name: str, x, *, trailing: str = "(..., d)") -> torch.Tensor:
+    """Unit vectors, within NORM_TOLERANCE."""
+    floating(name, x, trailing=trailing)
+    if x.numel():
+        norms = torch.linalg.vector_norm(x.detach(), dim=-1).flatten()
+        worst = norms[(norms - 1).abs().argmax()].item()
+        if abs(worst - 1) > NORM_TOLERANCE:
+            raise ValueError(
+                f"{name} must be unit vectors (norm 1 within {NORM_TOLERANCE:g}), got one of norm {worst:.6g}; "
+                "lib.sphere.normalize projects onto the sphere"
+            )
+    return x
+
+
+def tokens(name: str, x) -> torch.Tensor:
+    """Tokens (..., N, d) on the unit sphere, N >= 1 and d >= 2."""
+    floating(name, x, trailing="(..., N, d)")
+    if x.shape[-2] < 1 or x.shape[-1] < 2:
+        raise ValueError(f"{name} must have shape (..., N, d) with N >= 1 and d >= 2, got {tuple(x.shape)}")
+    return unit(name, x, trailing="(..., N, d)")
+
+
+def generator(value) -> torch.Generator | None:
+    """None (torch's own stream) or a torch.Generator."""
+    if value is not None and not isinstance(value, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator or None, got {value!r}")
+    return value
+
+
+def recording(name: str, record, total: int) -> int | None:
+    """How many states to record: None, or a divisor of the number of steps, so that the times are evenly spaced."""
+    if record is None:
+        return None
+    record = integer("record", record, at_least=1)
+    if total % record:
+        raise ValueError(f"record must divide {name} = {total}, got {record}")
+    return record

@@ -1,0 +1,351 @@
+"""Tokens that move on the sphere: a deep random transformer, its diffusion limit and its deterministic flow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from tqdm.auto import tqdm
+
+from lib import _validate
+from lib.attention import check_weights, read
+from lib.brownian import BrownianPath
+from lib.sphere import project
+
+#: The laws of the value matrices' entries that :func:`layers` knows, each of mean 0 and variance 1 (times sigma²).
+NOISES = ("gaussian", "uniform", "rademacher")
+
+
+def layers(
+    x0: torch.Tensor,
+    *,
+    depth: int,
+    beta: float,
+    horizon: float,
+    sigma: float = 1.0,
+    noise: str | BrownianPath = "gaussian",
+    drift: float = 0.0,
+    weights: str = "softmax",
+    record: int | None = None,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    r"""Run tokens through a deep random transformer. With :math:`h = T/L`, each of its :math:`L` layers does
+
+    .. math::
+
+        x_i \leftarrow \frac{y_i}{|y_i|}, \qquad
+        y_i = x_i + \sqrt h\,V a_i + h\,\kappa\,a_i, \qquad a_i = \sum_j A_{ij} x_j,
+
+    where :math:`V` is a fresh :math:`d \times d` matrix with independent centred entries of variance
+    :math:`\sigma^2`, *the same for every token*, and :math:`\kappa` is the weight of a value matrix that is not
+    random, :math:`\kappa I` at scale :math:`1/L`.
+
+    Args:
+        x0: tokens (..., N, d) of unit norm, float32 or float64. Leading dimensions are members of an ensemble,
+            each with its own matrices.
+        depth: L >= 1, the number of layers.
+        beta: inverse temperature of the attention, finite and >= 0.
+        horizon: T >= 0; the clock of the diffusion limit. Only :math:`\sigma^2 T` matters when :math:`\kappa = 0`.
+        sigma: standard deviation of the entries of V, >= 0. PyTorch-style initialisation is about
+            :math:`1/\sqrt d`.
+        noise: law of the entries: "gaussian", "uniform" or "rademacher" (a random sign); or a
+            :class:`~lib.brownian.BrownianPath` whose increments replace :math:`\sqrt h\,V/\sigma`.
+        drift: :math:`\kappa`, any finite number.
+        weights: kind of attention, see :func:`lib.attention.attend`.
+        record: None for the final tokens, or R, a divisor of ``depth``, for R + 1 evenly spaced states.
+        generator: source of randomness; the numbers are drawn on its device.
+
+    Returns:
+        (..., N, d), or (R + 1, ..., N, d) whose first entry is ``x0``.
+
+    Raises:
+        ValueError, TypeError: an argument outside these ranges; a token whose update has no direction (zero, or
+            beyond the largest float).
+
+    Source: the model of Fedorov et al., *Clustering in deep stochastic transformers* (arXiv 2601.21942), as
+    described by its abstract, on the unit sphere. Gaussian matrices act on few vectors, so where N is small
+    against d the N × d block :math:`(V a_i)_i`, which has independent columns N(0, σ² Gram(a)), is sampled instead:
+    the same law (our derivation).
+
+    >>> from lib.sphere import random_tokens
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> x = layers(random_tokens(4, n=2, d=8, generator=rng), depth=100, beta=1.0, horizon=1.0, generator=rng)
+    >>> x.shape
+    torch.Size([4, 2, 8])
+    """
+    _validate.tokens("x0", x0)
+    depth = _validate.integer("depth", depth, at_least=1)
+    beta, weights = check_weights(beta, weights, x0.dtype)
+    horizon = _validate.real("horizon", horizon, at_least=0)
+    sigma = _validate.real("sigma", sigma, at_least=0)
+    drift = _validate.real("drift", drift)
+    if not isinstance(noise, BrownianPath):
+        _validate.choice("noise", noise, NOISES)
+    record = _validate.recording("depth", record, depth)
+    kick = _kicks(x0, depth, horizon, noise, generator)
+    h = horizon / depth
+
+    def layer(step: int, x: torch.Tensor) -> torch.Tensor:
+        a = read(x, beta, weights)
+        return x + sigma * kick(step, a) + h * drift * a
+
+    return _iterate(layer, x0, depth, record, "layers")
+
+
+def sde(
+    x0: torch.Tensor,
+    *,
+    steps: int,
+    beta: float,
+    horizon: float,
+    sigma: float = 1.0,
+    noise: BrownianPath | None = None,
+    drift: float = 0.0,
+    weights: str = "softmax",
+    record: int | None = None,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    r"""Simulate the diffusion limit of :func:`layers` as the depth goes to infinity. In the sense of Itô,
+
+    .. math::
+
+        dx_i = P_{x_i}\bigl(\sigma\,dW\,a_i + \kappa\,a_i\,dt\bigr) - \tfrac12\sigma^2(d-1)|a_i|^2 x_i\,dt,
+        \qquad P_x = I - x x^\top,
+
+    with one matrix Brownian motion :math:`W` for all tokens. The scheme is Euler–Maruyama followed by a projection
+    back onto the sphere: strong order ½ (one matrix noise does not commute), weak order 1.
+
+    Args:
+        x0: tokens (..., N, d) of unit norm; leading dimensions are ensemble members, each with its own path.
+        steps: number of time steps, >= 1.
+        beta, horizon, sigma, drift, weights, generator: as for :func:`layers`.
+        noise: None for fresh noise, or a :class:`~lib.brownian.BrownianPath` to share it with another scheme.
+        record: None, or R, a divisor of ``steps``.
+
+    Returns:
+        (..., N, d), or (R + 1, ..., N, d) whose first entry is ``x0``.
+
+    Raises:
+        ValueError, TypeError: as for :func:`layers`.
+
+    Source: the limit that Fedorov et al. (arXiv 2601.21942) prove; this form of it is our derivation.
+
+    >>> from lib.sphere import random_tokens
+    >>> x0 = random_tokens(n=3, d=4, generator=torch.Generator().manual_seed(0))
+    >>> path = BrownianPath(d=4, horizon=1.0, steps=64, seed=1)
+    >>> sde(x0, steps=64, beta=1.0, horizon=1.0, noise=path, record=4).shape
+    torch.Size([5, 3, 4])
+    """
+    _validate.tokens("x0", x0)
+    steps = _validate.integer("steps", steps, at_least=1)
+    beta, weights = check_weights(beta, weights, x0.dtype)
+    horizon = _validate.real("horizon", horizon, at_least=0)
+    sigma = _validate.real("sigma", sigma, at_least=0)
+    drift = _validate.real("drift", drift)
+    if noise is not None and not isinstance(noise, BrownianPath):
+        raise TypeError(f"noise must be a BrownianPath or None, got {noise!r}")
+    record = _validate.recording("steps", record, steps)
+    kick = _kicks(x0, steps, horizon, "gaussian" if noise is None else noise, generator)
+    h = horizon / steps
+    ito = 0.5 * sigma**2 * (x0.shape[-1] - 1) * h
+
+    def euler_maruyama(step: int, x: torch.Tensor) -> torch.Tensor:
+        a = read(x, beta, weights)
+        shrink = ito * (a * a).sum(dim=-1, keepdim=True)
+        return x + project(x, sigma * kick(step, a) + h * drift * a) - shrink * x
+
+    return _iterate(euler_maruyama, x0, steps, record, "time steps")
+
+
+def flow(
+    x0: torch.Tensor,
+    *,
+    steps: int,
+    beta: float,
+    horizon: float,
+    drift: float = 1.0,
+    weights: str = "softmax",
+    record: int | None = None,
+) -> torch.Tensor:
+    r"""Solve the deterministic attention flow :math:`\dot x_i = \kappa\,P_{x_i} a_i` on the sphere.
+
+    It is the limit of :func:`layers` with ``sigma=0``: value matrices :math:`\kappa I` at scale :math:`1/L`. The
+    scheme is the classical Runge–Kutta method of order 4, then a projection back onto the sphere.
+
+    Args:
+        x0: tokens (..., N, d) of unit norm.
+        steps: number of time steps, >= 1.
+        beta, horizon, weights: as for :func:`layers`.
+        drift: :math:`\kappa`; 1 attracts, -1 repels.
+        record: None, or R, a divisor of ``steps``.
+
+    Returns:
+        (..., N, d), or (R + 1, ..., N, d) whose first entry is ``x0``.
+
+    Raises:
+        ValueError, TypeError: as for :func:`layers`.
+
+    Source: Geshkovski et al., *A mathematical perspective on transformers* (arXiv 2312.10794).
+
+    >>> x0 = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> flow(x0, steps=100, beta=1.0, horizon=20.0)
+    tensor([[0.7071, 0.7071],
+            [0.7071, 0.7071]])
+    """
+    _validate.tokens("x0", x0)
+    steps = _validate.integer("steps", steps, at_least=1)
+    beta, weights = check_weights(beta, weights, x0.dtype)
+    horizon = _validate.real("horizon", horizon, at_least=0)
+    drift = _validate.real("drift", drift)
+    record = _validate.recording("steps", record, steps)
+    h = horizon / steps
+
+    def velocity(x: torch.Tensor) -> torch.Tensor:
+        return drift * project(x, read(x, beta, weights))
+
+    def runge_kutta(step: int, x: torch.Tensor) -> torch.Tensor:
+        k1 = velocity(x)
+        k2 = velocity(x + 0.5 * h * k1)
+        k3 = velocity(x + 0.5 * h * k2)
+        k4 = velocity(x + h * k3)
+        return x + (h / 6) * (k1 + 2 * k2 + 2 * k3 + k4)
+
+    return _iterate(runge_kutta, x0, steps, record, "time steps")
+
+
+def clusters(x: torch.Tensor, *, tol: float) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""Group tokens that lie on one line through the origin, and say on which side of it each one is.
+
+    Tokens i and j are linked when the angle between :math:`x_i` and :math:`x_j`, or between :math:`x_i` and
+    :math:`-x_j`, is at most ``tol``; a camp is a connected set of linked tokens.
+
+    Args:
+        x: tokens (..., N, d) of unit norm.
+        tol: angle in radians, strictly between 0 and π/4 (so that a link has one sign).
+
+    Returns:
+        ``labels`` (..., N), integers 0, 1, ... in the order in which the camps first appear; and ``signs``
+        (..., N), +1 for tokens on the side of their camp's first token, -1 for those opposite. One cluster has
+        labels 0 and signs +1; an antipodal formation has labels 0 and both signs.
+
+    Raises:
+        ValueError, TypeError: tokens off the sphere, NaN or infinite; ``tol`` outside (0, π/4).
+
+    >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [1.0, 0.0]])
+    >>> clusters(x, tol=0.1)
+    (tensor([0, 1, 0, 0]), tensor([ 1,  1, -1,  1]))
+    """
+    _validate.tokens("x", x)
+    tol = _validate.real("tol", tol, above=0)
+    if tol >= math.pi / 4:
+        raise ValueError(f"tol must be an angle below pi/4, got {tol!r}")
+    n = x.shape[-2]
+    apart = torch.linalg.vector_norm(x.unsqueeze(-2) - x.unsqueeze(-3), dim=-1)
+    together = torch.linalg.vector_norm(x.unsqueeze(-2) + x.unsqueeze(-3), dim=-1)
+    chord = 2 * math.sin(tol / 2)
+    link_signs = (apart <= chord).int() - (together <= chord).int()
+
+    # Every token takes the smallest index reachable by links, and the product of the signs on the way there.
+    first = torch.arange(n, device=x.device).expand(x.shape[:-1])
+    signs = torch.ones_like(first)
+    for _ in range(n):
+        reachable = torch.where(link_signs != 0, first.unsqueeze(-2), n)
+        smallest, via = reachable.min(dim=-1)
+        via_signs = link_signs.gather(-1, via.unsqueeze(-1)).squeeze(-1) * signs.gather(-1, via)
+        signs = torch.where(smallest < first, via_signs, signs)
+        if torch.equal(smallest, first):
+            break
+        first = smallest
+    opens = first == torch.arange(n, device=x.device)
+    labels = (opens.cumsum(dim=-1) - 1).gather(-1, first)
+    return labels, signs
+
+
+def _iterate(
+    step: Callable[[int, torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+    steps: int,
+    record: int | None,
+    unit: str,
+) -> torch.Tensor:
+    """Apply ``step`` and retract to the sphere, ``steps`` times."""
+    states = [x]
+    for n in tqdm(range(steps), unit=f" {unit}", delay=2, leave=False):
+        x = step(n, x)
+        x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        if record and (n + 1) % (steps // record) == 0:
+            states.append(x)
+    if not torch.isfinite(x).all():
+        raise ValueError(
+            f"a token has no direction left: its update is zero or beyond the largest {x.dtype}; take smaller steps "
+            "(a smaller horizon, sigma or drift, or more of them)"
+        )
+    return x if record is None else torch.stack(states)
+
+
+def _kicks(
+    x0: torch.Tensor, steps: int, horizon: float, noise: str | BrownianPath, generator: torch.Generator | None
+) -> Callable[[int, torch.Tensor], torch.Tensor]:
+    """The function (step, a) -> ΔW a, one ΔW a step and ensemble member, entries of variance horizon / steps."""
+    _validate.generator(generator)
+    if isinstance(noise, BrownianPath):
+        return _path_kicks(x0, steps, horizon, noise, generator)
+    scale = math.sqrt(horizon / steps)
+    device = x0.device if generator is None else generator.device
+    n, d = x0.shape[-2:]
+
+    def draw(shape: tuple[int, ...]) -> torch.Tensor:
+        if noise == "gaussian":
+            sample = torch.randn(shape, generator=generator, device=device, dtype=x0.dtype)
+        elif noise == "uniform":
+            sample = torch.rand(shape, generator=generator, device=device, dtype=x0.dtype)
+            sample = math.sqrt(12) * (sample - 0.5)
+        else:
+            sample = torch.randint(2, shape, generator=generator, device=device).to(x0.dtype).mul_(2).sub_(1)
+        return sample.to(x0.device)
+
+    if noise == "gaussian" and BLOCK_RATIO * n <= d:
+        return lambda step, a: scale * (_triangular_factor(a) @ draw(a.shape))
+    return lambda step, a: scale * (a @ draw((*a.shape[:-2], d, d)).mT)
+
+
+#: Sample the N × d block instead of the d × d matrix when d is at least this many times N; below, the
+#: factorisation costs more than it saves.
+BLOCK_RATIO = 8
+
+
+def _triangular_factor(a: torch.Tensor) -> torch.Tensor:
+    """Lower triangular R (..., N, N) with R Rᵀ = Gram(a), by the modified Gram–Schmidt method.
+
+    Working on the vectors rather than on their Gram matrix keeps the differences between nearly equal tokens
+    accurate; vectors that depend on earlier ones get a zero pivot.
+    """
+    n = a.shape[-2]
+    factor = a.new_zeros((*a.shape[:-1], n))
+    rest = a
+    for j in range(n):
+        row = rest[..., j, :]
+        pivot = torch.linalg.vector_norm(row, dim=-1, keepdim=True)
+        direction = row / pivot.clamp_min(torch.finfo(a.dtype).tiny)
+        below = (rest[..., j:, :] @ direction.unsqueeze(-1)).squeeze(-1)
+        factor[..., j:, j] = below
+        rest = rest - torch.nn.functional.pad(below, (j, 0)).unsqueeze(-1) * direction.unsqueeze(-2)
+    return factor
+
+
+def _path_kicks(x0, steps, horizon, path, generator) -> Callable[[int, torch.Tensor], torch.Tensor]:
+    if generator is not None:
+        raise ValueError("generator must be None when noise is a BrownianPath: the path has its own seed")
+    if horizon != path.horizon:
+        raise ValueError(f"horizon must be that of the path, {path.horizon!r}, got {horizon!r}")
+    *batch, n, d = x0.shape
+    if path.d != d or path.batch != tuple(batch) or path.tokens not in (None, n):
+        raise ValueError(
+            f"noise must fit tokens of shape {tuple(x0.shape)}, got a path with batch {path.batch}, d = {path.d} "
+            f"and tokens = {path.tokens}"
+        )
+    increments = path.increments(steps).to(dtype=x0.dtype, device=x0.device)
+    if path.tokens is None:
+        return lambda step, a: a @ increments[step].mT
+    return lambda step, a: (increments[step] @ a.unsqueeze(-1)).squeeze(-1)
