@@ -5,8 +5,8 @@
 PYTHON ?= python3 python3.13 python3.12 python3.11 python
 BIN := .venv/bin
 SETUP := .venv/.complete
-# A Python of the virtual environment first on PATH, and no stray PYTHONPATH or user site in it.
-RUN := env -u PYTHONPATH -u PYTHONHOME PYTHONNOUSERSITE=1 PATH="$(CURDIR)/$(BIN):$$PATH"
+# The virtual environment first on PATH, and no stray PYTHONPATH or user site in it; on OMP_WAIT_POLICY see postBuild.
+RUN := env -u PYTHONPATH -u PYTHONHOME PYTHONNOUSERSITE=1 OMP_WAIT_POLICY=PASSIVE PATH="$(CURDIR)/$(BIN):$$PATH"
 
 help:
 	@echo "make book    build the book into _build/html and print the page to open"

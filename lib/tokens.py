@@ -47,8 +47,7 @@ def layers(
         depth: L >= 1, the number of layers.
         beta: inverse temperature of the attention, finite and >= 0.
         horizon: T >= 0; the clock of the diffusion limit. Only :math:`\sigma^2 T` matters when :math:`\kappa = 0`.
-        sigma: standard deviation of the entries of V, >= 0. PyTorch-style initialisation is about
-            :math:`1/\sqrt d`.
+        sigma: standard deviation of the entries of V, >= 0. Xavier initialisation is :math:`1/\sqrt d`.
         noise: law of the entries: "gaussian", "uniform" or "rademacher" (a random sign); or a
             :class:`~lib.brownian.BrownianPath` whose increments replace :math:`\sqrt h\,V/\sigma`.
         drift: :math:`\kappa`, any finite number.

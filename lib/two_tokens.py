@@ -296,28 +296,31 @@ def _scale_ratio(c0: np.ndarray, beta: float, dim: float) -> np.ndarray:
     def attraction(u):
         return _sech(beta * (1 - np.tanh(u)))
 
-    def log_integral(left, right, attraction_integral_at_right):
-        """Log of the integral of S' over [left, right], given that of the attraction from _LEFT to right."""
+    def panels(left, right):
+        """Half widths, nodes and the attraction at the nodes."""
         half = 0.5 * (right - left)[:, None]
         u = right[:, None] + half * (_NODES - 1)
-        remaining = half * (attraction(u) @ _TO_THE_RIGHT.T)
-        exponent = _log_sech(u) - (dim - 2) * (attraction_integral_at_right[:, None] - remaining)
+        return half, u, attraction(u)
+
+    def log_integral(half, u, attraction_at_u, attraction_integral_at_right):
+        """Log of the integral of S' over each panel, given that of the attraction from _LEFT to the panel's right."""
+        to_u = attraction_integral_at_right[:, None] - half * (attraction_at_u @ _TO_THE_RIGHT.T)
+        exponent = _log_sech(u) - (dim - 2) * to_u
         top = exponent.max(axis=1, keepdims=True)
         return top[:, 0] + np.log((half * np.exp(exponent - top)) @ _NODE_WEIGHTS)
 
     edges = _panel_edges(attraction, dim)
-    half = 0.5 * np.diff(edges)
-    steps = half * (attraction(edges[1:, None] + half[:, None] * (_NODES - 1)) @ _NODE_WEIGHTS)
-    attraction_integral = np.concatenate([[0.0], np.cumsum(steps)])
+    half, u, attraction_at_u = panels(edges[:-1], edges[1:])
+    attraction_integral = np.concatenate([[0.0], np.cumsum(half[:, 0] * (attraction_at_u @ _NODE_WEIGHTS))])
     beyond = _log_sech(_RIGHT) - (dim - 2) * attraction_integral[-1] - np.log(dim - 1)
-    panels = log_integral(edges[:-1], edges[1:], attraction_integral[1:])
-    log_right_of = np.logaddexp.accumulate(np.concatenate([[beyond], panels[::-1]]))[::-1]
+    logs = log_integral(half, u, attraction_at_u, attraction_integral[1:])
+    log_right_of = np.logaddexp.accumulate(np.concatenate([[beyond], logs[::-1]]))[::-1]
     total = np.logaddexp(log_right_of[0], _log_sech(_LEFT) - np.log(1 - excess))
 
     inside = np.abs(c0) < 1
     u0 = np.arctanh(np.where(inside, c0, 0.0))
     panel = np.searchsorted(edges, u0, side="right")
-    partial = log_integral(u0, edges[panel], attraction_integral[panel])
+    partial = log_integral(*panels(u0, edges[panel]), attraction_integral[panel])
     probability = np.exp(np.minimum(np.logaddexp(partial, log_right_of[panel]) - total, 0.0))
     return np.where(inside, probability, c0 == -1)
 
@@ -328,7 +331,7 @@ def _log_sech(u):
 
 def _panel_edges(attraction, dim: float) -> np.ndarray:
     """Panels at most 1/4 wide across which log S' falls by at most about 4, where S' is not negligible."""
-    grid = np.linspace(_LEFT, _RIGHT, 4097)
+    grid = np.linspace(_LEFT, _RIGHT, 1025)
     cell = grid[1] - grid[0]
     slope = -np.tanh(grid) - (dim - 2) * attraction(grid)
     rise = 0.5 * cell * (slope[1:] + slope[:-1])

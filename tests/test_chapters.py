@@ -1,0 +1,64 @@
+"""Every chapter runs, by itself and in a fresh kernel, within its budget of time and memory."""
+
+import re
+import time
+from pathlib import Path
+
+import jupytext
+import psutil
+from conftest import TIMES
+from nbclient import NotebookClient
+
+CELL_SECONDS = 20
+CHAPTER_SECONDS = 60
+MEGABYTES = 1200
+
+
+def megabytes(pid: int) -> float:
+    """The peak so far where the system records it (Linux), else what is in use now."""
+    status = Path(f"/proc/{pid}/status")
+    if status.exists():
+        return int(re.search(r"VmHWM:\s*(\d+) kB", status.read_text())[1]) / 1e3
+    return psutil.Process(pid).memory_info().rss / 1e6
+
+
+def test_a_chapter_runs_within_its_budget(notebook, root, kernel_environment, monkeypatch, pytestconfig):
+    for name, value in kernel_environment.items():
+        monkeypatch.setenv(name, value)
+    path = root / f"{notebook}.md"
+    content = jupytext.read(path)
+    client = NotebookClient(content, timeout=2 * CHAPTER_SECONDS, resources={"metadata": {"path": str(path.parent)}})
+    seconds, peak = {}, 0.0
+    try:
+        with client.setup_kernel():
+            for index, cell in enumerate(content.cells):
+                if cell.cell_type == "code":
+                    start = time.perf_counter()
+                    client.execute_cell(cell, index)
+                    seconds[index] = time.perf_counter() - start
+                    peak = max(peak, megabytes(client.km.provisioner.pid))
+    finally:
+        slowest, total = max(seconds.values(), default=0), sum(seconds.values())
+        pytestconfig.stash[TIMES].append(
+            f"{notebook:40} {len(seconds):5} {slowest:7.1f} s {total:7.1f} s {peak:6.0f} MB"
+        )
+    slow = {content.cells[index].source: took for index, took in seconds.items() if took > CELL_SECONDS}
+    assert not slow, "\n".join(
+        f"{took:.1f} s, at most {CELL_SECONDS} allowed:\n{source}\n" for source, took in slow.items()
+    )
+    assert total <= CHAPTER_SECONDS
+    assert peak <= MEGABYTES
+
+
+def test_a_chapter_is_stored_without_outputs(document, root):
+    """MyST text has no place for outputs, and there is no notebook file beside it."""
+    path = root / f"{document}.md"
+    assert path.exists()
+    assert not path.with_suffix(".ipynb").exists()
+
+
+def test_every_chapter_on_disk_is_in_the_contents(root):
+    from conftest import documents
+
+    on_disk = {str(path.relative_to(root).with_suffix("")) for path in (root / "chapters").rglob("*.md")}
+    assert on_disk == set(documents())
