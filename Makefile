@@ -40,18 +40,13 @@ clean:
 # torch alone is asked of its CPU index, so that nothing else depends on a second host; --no-deps because the
 # second call brings what torch needs.
 $(SETUP): environment.yml pyproject.toml postBuild share/jupyter/lab/settings/overrides.json
-	@for p in $(PYTHON); do \
-	  if "$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
-	  then echo "$$p"; break; fi; \
-	done > .python-found; \
-	if ! test -s .python-found; then \
-	  rm -f .python-found; \
-	  echo "This book needs Python 3.11, 3.12 or 3.13; none of these is one: $(PYTHON). (make PYTHON=/path/to/python names another.)"; \
-	  exit 1; \
-	fi
-	rm -rf .venv
-	"$$(cat .python-found)" -m venv .venv
-	@rm -f .python-found
+	@for python in $(PYTHON); do \
+	  if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then \
+	    rm -rf .venv && exec "$$python" -m venv .venv; \
+	  fi; \
+	done; \
+	echo "This book needs Python 3.11, 3.12 or 3.13, and none of these is one: $(PYTHON). PYTHON=/path/to/python names another."; \
+	exit 1
 	@sed -n '/- pip:/,$$ s/^ *- //p' environment.yml | grep -v '^pip:' > .venv/pins.txt
 	@grep -E '^(--|torch)' .venv/pins.txt > .venv/torch.txt
 	@grep -v '^--' .venv/pins.txt > .venv/others.txt

@@ -44,7 +44,7 @@ def pytest_generate_tests(metafunc):
     if "document" in metafunc.fixturenames:
         metafunc.parametrize("document", documents())
     if "notebook" in metafunc.fixturenames:
-        metafunc.parametrize("notebook", filter(is_notebook, documents()))
+        metafunc.parametrize("notebook", [document for document in documents() if is_notebook(document)])
 
 
 def pytest_configure(config):
