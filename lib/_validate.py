@@ -61,6 +61,15 @@ def array(name: str, value, *, low: float, high: float = np.inf) -> np.ndarray:
     return given
 
 
+def broadcast(**arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Arrays of one shape, as views."""
+    try:
+        return np.broadcast_arrays(*arrays.values())
+    except ValueError:
+        shapes = ", ".join(f"{name} {given.shape}" for name, given in arrays.items())
+        raise ValueError(f"the shapes of the arguments must broadcast, got {shapes}") from None
+
+
 def floating(name: str, x, *, trailing: str) -> torch.Tensor:
     """A finite float32 or float64 tensor with at least the trailing dimensions named, as in ``"(..., N, d)"``."""
     if not isinstance(x, torch.Tensor):
@@ -86,6 +95,14 @@ def unit(name: str, x, *, trailing: str = "(..., d)") -> torch.Tensor:
                 "lib.sphere.normalize projects onto the sphere"
             )
     return x
+
+
+def broadcasting(name: str, y: torch.Tensor, other: str, x: torch.Tensor) -> None:
+    """Two shapes that fit together."""
+    try:
+        torch.broadcast_shapes(x.shape, y.shape)
+    except RuntimeError:
+        raise ValueError(f"{name} must fit {other} of shape {tuple(x.shape)}, got {tuple(y.shape)}") from None
 
 
 def tokens(name: str, x) -> torch.Tensor:

@@ -24,6 +24,8 @@ def normalize(x: torch.Tensor) -> torch.Tensor:
     tensor([0.6000, 0.8000])
     """
     _validate.floating("x", x, trailing="(..., d)")
+    if x.shape[-1] < 1:
+        raise ValueError(f"x must have shape (..., d) with d >= 1, got {tuple(x.shape)}")
     largest = x.abs().amax(dim=-1, keepdim=True)
     if (largest == 0).any():
         raise ValueError("x must have no zero vector: it has no direction")
@@ -49,6 +51,7 @@ def tangent(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """
     _validate.unit("x", x)
     _validate.floating("v", v, trailing="(..., d)")
+    _validate.broadcasting("v", v, "x", x)
     return project(x, v)
 
 
@@ -99,6 +102,7 @@ def angle(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """
     _validate.unit("x", x)
     _validate.unit("y", y)
+    _validate.broadcasting("y", y, "x", x)
     apart = torch.linalg.vector_norm(x - y, dim=-1)
     together = torch.linalg.vector_norm(x + y, dim=-1)
     return 2 * torch.atan2(apart, together)
@@ -129,5 +133,7 @@ def random_tokens(
     shape = [_validate.integer("batch", size, at_least=0) for size in batch]
     shape += [_validate.integer("n", n, at_least=1), _validate.integer("d", d, at_least=2)]
     _validate.generator(generator)
+    if dtype not in (None, torch.float32, torch.float64):
+        raise TypeError(f"dtype must be torch.float32, torch.float64 or None, got {dtype!r}")
     device = None if generator is None else generator.device
     return normalize(torch.randn(shape, generator=generator, device=device, dtype=dtype))

@@ -62,10 +62,10 @@ def layers(
         ValueError, TypeError: an argument outside these ranges; a token whose update has no direction (zero, or
             beyond the largest float).
 
-    Source: the model of Fedorov et al., *Clustering in deep stochastic transformers* (arXiv 2601.21942), as
-    described by its abstract, on the unit sphere. Gaussian matrices act on few vectors, so where N is small
-    against d the N × d block :math:`(V a_i)_i`, which has independent columns N(0, σ² Gram(a)), is sampled instead:
-    the same law (our derivation).
+    Source: our version of the model in the abstract of Fedorov et al., *Clustering in deep stochastic transformers*
+    (arXiv 2601.21942); softmax attention with fixed queries and keys is our choice. Gaussian matrices act on few
+    vectors, so where N is small against d the N × d block :math:`(V a_i)_i`, whose columns are independent
+    N(0, σ² Gram(a)), is sampled instead: the same law (our derivation).
 
     >>> from lib.sphere import random_tokens
     >>> rng = torch.Generator().manual_seed(0)
@@ -272,7 +272,8 @@ def _iterate(
     states = [x]
     for n in tqdm(range(steps), unit=f" {unit}", delay=2, leave=False):
         x = step(n, x)
-        x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        x = x / norm.masked_fill(norm == math.inf, math.nan)  # not 0, which later layers would fill up again
         if record and (n + 1) % (steps // record) == 0:
             states.append(x)
     if not torch.isfinite(x).all():

@@ -111,7 +111,7 @@ def test_the_root_environment_is_the_one_binder_reads(tracked):
 
 def test_no_file_tells_of_the_machine_it_was_written_on(tracked):
     needles = ["/" + folder + "/" for folder in ("work", "root")] + ["../" + "shared"]
-    # "/work/" inside a longer path or address, as in https://site.org/work/x, is no machine's path
+    # the same folder inside a longer path or an address is no path of a machine
     pattern = re.compile("|".join(rf"(?<![\w.-]){re.escape(needle)}" for needle in needles))
     found = [f"{name}: {hit}" for name, text in tracked.items() for hit in pattern.findall(text)]
     assert found == []

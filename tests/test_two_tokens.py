@@ -92,6 +92,7 @@ def draws():
         (3, 1.0, -1 + 1e-12),
         (8, 1.5, 1 - 1e-12),  # 1e-44
         (2, 30.0, BELOW_ONE),
+        (3, 2.0, BELOW_ONE),
     ],
 )
 def test_antipodal_probability_agrees_with_mpmath_to_8_digits_however_small_it_is(dim, beta, c0):
@@ -369,3 +370,27 @@ def test_bad_numbers_are_refused_by_name(function, arguments):
 def test_bad_simulations_are_refused_by_name(change, error, message):
     with pytest.raises(error, match=message):
         simulate(**(SIMULATION | change))
+
+
+def test_shapes_that_do_not_broadcast_are_named():
+    for closed_form in (drift, diffusion):
+        with pytest.raises(ValueError, match=r"c \(2,\), beta \(3,\)"):
+            closed_form([0.0, 0.1], beta=[1.0, 2.0, 3.0], dim=4)
+    with pytest.raises(ValueError, match=r"c0 \(2,\), beta \(3,\)"):
+        antipodal_probability([0.0, 0.1], beta=[1.0, 2.0, 3.0], dim=4)
+
+
+def test_results_are_new_arrays_that_can_be_written_to():
+    c = np.zeros((2, 1))
+    results = [drift(c, beta=1.0, dim=[3, 4]), diffusion(c, beta=1.0, dim=[3, 4]), *exponents(beta=[1.0, 2.0], dim=4)]
+    for result in results:
+        result[:] = 7.0
+    assert (c == 0).all()
+
+
+def test_below_three_dimensions_antipodes_attract_even_without_attention():
+    # At beta = 0 the scale density is sech(u) exp(-(d - 2) u), with the beta-function ratio as its tail.
+    d = 2.5
+    total = mpmath.quad(lambda u: mpmath.sech(u) * mpmath.exp(-(d - 2) * u), [-mpmath.inf, 0, mpmath.inf])
+    above = mpmath.quad(lambda u: mpmath.sech(u) * mpmath.exp(-(d - 2) * u), [0, mpmath.inf])
+    assert antipodal_probability(0.0, beta=0.0, dim=d) == pytest.approx(float(above / total), rel=1e-8)
