@@ -11,30 +11,44 @@ import torch
 NORM_TOLERANCE = 1e-4
 
 
+#: No argument may be larger: far beyond any use, and far enough from overflow that no formula makes NaN of it.
+LARGEST = 1e15
+
+
 def real(name: str, value, *, at_least: float | None = None, above: float | None = None) -> float:
     """A finite real number, as a float."""
-    if isinstance(value, (np.ndarray, torch.Tensor)) and value.ndim == 0:
-        value = value.item()
+    value = _scalar(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a real number, got {value!r}")
-    value = float(value)
-    allowed = "finite"
+    allowed = "finite, at most 1e15 in size"
     if at_least is not None:
         allowed += f" and >= {at_least:g}"
     if above is not None:
         allowed += f" and > {above:g}"
-    if not np.isfinite(value) or (at_least is not None and value < at_least) or (above is not None and value <= above):
+    # written so that NaN fails, and integers too large for a float are compared as integers
+    small = -LARGEST <= value <= LARGEST
+    if not small or (at_least is not None and value < at_least) or (above is not None and value <= above):
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
-    return value
+    return float(value)
 
 
 def integer(name: str, value, *, at_least: int) -> int:
     """An integer, as an int; a float is not an integer, even a whole one."""
+    value = _scalar(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer >= {at_least}, got {value!r}")
-    if value < at_least:
-        raise ValueError(f"{name} must be an integer >= {at_least}, got {value!r}")
+    if not at_least <= value <= LARGEST:
+        raise ValueError(f"{name} must be an integer >= {at_least} (and at most 1e15), got {value!r}")
     return int(value)
+
+
+def _scalar(value):
+    """The number in an array or tensor without dimensions; anything else as it is."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return value.item()
+    if isinstance(value, torch.Tensor) and value.ndim == 0 and not value.is_meta:
+        return value.item()
+    return value
 
 
 def choice(name: str, value, allowed) -> str:
@@ -45,8 +59,10 @@ def choice(name: str, value, allowed) -> str:
     return value
 
 
-def array(name: str, value, *, low: float, high: float = np.inf) -> np.ndarray:
+def array(name: str, value, *, low: float, high: float = LARGEST) -> np.ndarray:
     """Finite real numbers in [low, high], as a float64 array."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} must be an array without a mask, got {value!r}")
     try:
         given = np.asarray(value)
     except Exception as error:
@@ -54,10 +70,9 @@ def array(name: str, value, *, low: float, high: float = np.inf) -> np.ndarray:
     if given.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be a real number or an array of them, got {value!r}")
     given = given.astype(float)
-    wrong = ~((given >= low) & (given <= high) & np.isfinite(given))
+    wrong = ~((given >= low) & (given <= high))
     if wrong.any():
-        allowed = f"finite and >= {low:g}" if high == np.inf else f"in [{low:g}, {high:g}]"
-        raise ValueError(f"{name} must be {allowed}, got {given[wrong].flat[0]!r}")
+        raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {given[wrong].flat[0]!r}")
     return given
 
 
@@ -74,6 +89,8 @@ def floating(name: str, x, *, trailing: str) -> torch.Tensor:
     """A finite float32 or float64 tensor with at least the trailing dimensions named, as in ``"(..., N, d)"``."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name} must be a torch tensor of shape {trailing}, got {type(x).__name__}")
+    if x.layout is not torch.strided or x.is_nested or x.is_meta:
+        raise TypeError(f"{name} must be a dense tensor with data, got {x.layout} on {x.device}")
     if x.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name} must be float32 or float64, got {x.dtype}")
     if x.ndim < trailing.count(","):
@@ -98,11 +115,14 @@ def unit(name: str, x, *, trailing: str = "(..., d)") -> torch.Tensor:
 
 
 def broadcasting(name: str, y: torch.Tensor, other: str, x: torch.Tensor) -> None:
-    """Two shapes that fit together."""
+    """Two shapes (..., d) that fit together, with the same d."""
     try:
         torch.broadcast_shapes(x.shape, y.shape)
+        fit = x.shape[-1] == y.shape[-1]
     except RuntimeError:
-        raise ValueError(f"{name} must fit {other} of shape {tuple(x.shape)}, got {tuple(y.shape)}") from None
+        fit = False
+    if not fit:
+        raise ValueError(f"{name} must fit {other} of shape {tuple(x.shape)}, got {tuple(y.shape)}")
 
 
 def tokens(name: str, x) -> torch.Tensor:

@@ -45,18 +45,17 @@ def attend(x: torch.Tensor, *, beta: float, weights: str = "softmax") -> torch.T
             [0.5000, 0.5000]])
     """
     _validate.tokens("x", x)
-    beta, weights = check_weights(beta, weights, x.dtype)
-    return read(x, beta, weights)
+    return read(x, check_weights(beta, weights, x.dtype), weights).clone()  # never a view of x
 
 
-def check_weights(beta: float, weights: str, dtype: torch.dtype) -> tuple[float, str]:
-    """Validate ``beta`` and ``weights`` for tokens of this type."""
+def check_weights(beta: float, weights: str, dtype: torch.dtype) -> float:
+    """Validate ``beta`` and ``weights`` for tokens of this type, and return beta as a float."""
     beta = _validate.real("beta", beta, at_least=0)
-    weights = _validate.choice("weights", weights, WEIGHTS)
-    largest = math.log(torch.finfo(dtype).max)
+    _validate.choice("weights", weights, WEIGHTS)
+    largest = math.log(torch.finfo(dtype).max) - 1  # tokens may be a little longer than 1
     if weights == "unnormalized" and beta > largest:
         raise ValueError(f"beta must be <= {largest:.1f} for unnormalized weights in {dtype}, got {beta!r}")
-    return beta, weights
+    return beta
 
 
 def read(x: torch.Tensor, beta: float, weights: str) -> torch.Tensor:
@@ -68,7 +67,7 @@ def read(x: torch.Tensor, beta: float, weights: str) -> torch.Tensor:
     logits = beta * (x @ x.mT)
     if weights == "softmax":
         return torch.softmax(logits, dim=-1) @ x
-    return torch.exp(logits) @ x / x.shape[-2]
+    return torch.exp(logits - math.log(x.shape[-2])) @ x
 
 
 def interaction_energy(x: torch.Tensor, *, beta: float) -> torch.Tensor:
@@ -97,4 +96,8 @@ def interaction_energy(x: torch.Tensor, *, beta: float) -> torch.Tensor:
     _validate.tokens("x", x)
     beta = _validate.real("beta", beta, above=0)
     check_weights(beta, "unnormalized", x.dtype)
-    return torch.exp(beta * (x @ x.mT)).mean(dim=(-2, -1)) / (2 * beta)
+    log_energy = torch.logsumexp(beta * (x @ x.mT), dim=(-2, -1)) - 2 * math.log(x.shape[-2]) - math.log(2 * beta)
+    energy = torch.exp(log_energy)
+    if not torch.isfinite(energy).all():
+        raise ValueError(f"beta must leave the energy below the largest {x.dtype}, got {beta!r}")
+    return energy

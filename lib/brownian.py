@@ -65,13 +65,19 @@ class BrownianPath:
             entries have variance horizon / steps.
 
         Raises:
-            ValueError: ``steps`` is not reached by halving the coarsest intervals.
+            ValueError: ``steps`` is not reached by halving the coarsest intervals, or the increments would take
+                more than 32 GiB.
         """
         steps = _validate.integer("steps", steps, at_least=1)
         levels = (steps // self.steps).bit_length() - 1
         if steps != self.steps << max(levels, 0):
             raise ValueError(f"steps must be {self.steps} times a power of two, got {steps}")
         per_step = self.batch + (() if self.tokens is None else (self.tokens,)) + (self.d, self.d)
+        size = 8 * steps * math.prod(per_step)
+        if size > 2**35:
+            raise ValueError(
+                f"steps must leave the increments below 32 GiB, got {steps}, which makes {size / 2**30:.3g}"
+            )
         h = self.horizon / self.steps
         increments = self._round(math.sqrt(h) * self._normals(0, (self.steps, *per_step)))
         for level in range(1, levels + 1):
@@ -82,7 +88,7 @@ class BrownianPath:
         return increments
 
     def _normals(self, level: int, shape) -> torch.Tensor:
-        stream = int(np.random.SeedSequence([self.seed, level]).generate_state(1, np.uint64)[0] >> 1)
+        stream = int(np.random.SeedSequence(self.seed, spawn_key=(level,)).generate_state(1, np.uint64)[0] >> 1)
         return torch.randn(shape, generator=torch.Generator().manual_seed(stream), dtype=torch.float64)
 
     def _round(self, x: torch.Tensor) -> torch.Tensor:

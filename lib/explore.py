@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import html
 import io
@@ -18,6 +19,8 @@ import ipywidgets
 import matplotlib.pyplot as plt
 from IPython.display import HTML, display
 from matplotlib.figure import Figure
+
+from lib import _validate
 
 #: Set to 1 by the book's build: there will be no kernel behind the page.
 STATIC = "EXPLORE_STATIC"
@@ -46,8 +49,9 @@ def explore(draw: Callable[..., Figure], *, alt: str | Callable[..., str], **gri
         grid: a non-empty list of values for each parameter: numbers in increasing order, or words.
 
     Raises:
-        TypeError: ``draw`` does not return a Figure, ``alt`` not a string.
-        ValueError: an empty or unordered list; frames of different sizes; a player above 400 kB.
+        TypeError: ``draw`` does not return a Figure, ``alt`` not a sentence, values that are not numbers or words.
+        ValueError: an empty or unordered list, values that look alike when written; frames of different sizes; a
+            player above 400 kB.
         RuntimeError: ``draw`` or ``alt`` failed; the message gives the parameters.
 
     >>> import matplotlib.pyplot as plt
@@ -65,16 +69,24 @@ def explore(draw: Callable[..., Figure], *, alt: str | Callable[..., str], **gri
 
 
 def _checked(name: str, values: Sequence) -> list:
-    if isinstance(values, str):
+    if not name.isidentifier():
+        raise ValueError(f"grid must name parameters of draw, got {name!r}")
+    if hasattr(values, "tolist"):  # NumPy, torch
+        values = values.tolist()
+    if not isinstance(values, (list, tuple, range)):
         raise TypeError(f"{name} must be a list of values, got {values!r}")
     values = [value.item() if hasattr(value, "item") else value for value in values]
     if not values:
         raise ValueError(f"{name} must be a non-empty list of values, got {values!r}")
     if _numeric(values):
-        if any(not math.isfinite(value) for value in values) or any(a >= b for a, b in itertools.pairwise(values)):
-            raise ValueError(f"{name} must be finite numbers in increasing order, got {values!r}")
+        _validate.array(name, values, low=-_validate.LARGEST)
+        values = [value if isinstance(value, numbers.Integral) else float(value) for value in values]
+        if any(a >= b for a, b in itertools.pairwise(values)):
+            raise ValueError(f"{name} must be numbers in increasing order, got {values!r}")
     elif not all(isinstance(value, str) for value in values):
         raise TypeError(f"{name} must hold numbers only or words only, got {values!r}")
+    if len({_written(value) for value in values}) < len(values):
+        raise ValueError(f"{name} must hold values that differ when written to six digits, got {values!r}")
     return values
 
 
@@ -84,23 +96,34 @@ def _numeric(values: list) -> bool:
 
 def _frame(draw: Callable, alt: str | Callable, params: dict) -> tuple[str, tuple[int, int], str]:
     """One picture (SVG), its size in pixels and its alternative text."""
+    open_before = set(plt.get_fignums())
     try:
-        figure = draw(**params)
-        text = alt(**params) if callable(alt) else alt
+        with _errors_located(params):
+            figure = draw(**params)
+            text = alt(**params) if callable(alt) else alt
+        if not isinstance(figure, Figure):
+            raise TypeError(f"draw must return a matplotlib Figure, got {figure!r}")
+        if not isinstance(text, str) or len(text) < 20:
+            raise TypeError(f"alt must be (or return) a sentence of at least 20 characters, got {text!r}")
+        width, height = (round(DPI * inches) for inches in figure.get_size_inches())
+        svg = io.StringIO()
+        # a fixed salt and no date: the same figure gives the same text
+        with _errors_located(params), plt.rc_context({"svg.hashsalt": "explore", "svg.fonttype": "path"}):
+            figure.savefig(svg, format="svg", dpi=DPI, bbox_inches=None, metadata={"Date": None})
+    finally:
+        for number in set(plt.get_fignums()) - open_before:
+            plt.close(number)
+    return _hundredths(svg.getvalue()), (width, height), text
+
+
+@contextlib.contextmanager
+def _errors_located(params: dict):
+    """Turn an exception into one that says at which parameters it happened."""
+    try:
+        yield
     except Exception as error:
         where = ", ".join(f"{name}={value!r}" for name, value in params.items())
         raise RuntimeError(f"explore failed at {where}: {type(error).__name__}: {error}") from error
-    if not isinstance(figure, Figure):
-        raise TypeError(f"draw must return a matplotlib Figure, got {figure!r}")
-    if not isinstance(text, str) or len(text) < 20:
-        raise TypeError(f"alt must be (or return) a sentence of at least 20 characters, got {text!r}")
-    width, height = (round(DPI * inches) for inches in figure.get_size_inches())
-    svg = io.StringIO()
-    # a fixed salt and no date: the same figure gives the same text
-    with plt.rc_context({"svg.hashsalt": "explore", "svg.fonttype": "path"}):
-        figure.savefig(svg, format="svg", dpi=DPI, bbox_inches=None, metadata={"Date": None})
-    plt.close(figure)
-    return _hundredths(svg.getvalue()), (width, height), text
 
 
 def _hundredths(svg: str) -> str:
@@ -155,7 +178,7 @@ def _slider(name: str, values: list) -> ipywidgets.Widget:
         return ipywidgets.IntSlider(min=values[0], max=values[-1], **common)
     gap = min((b - a for a, b in itertools.pairwise(values)), default=1.0)
     step = 10.0 ** math.floor(math.log10(gap / 4))
-    return ipywidgets.FloatSlider(min=values[0], max=values[-1], step=step, readout_format=".4~g", **common)
+    return ipywidgets.FloatSlider(min=values[0], max=values[-1], step=step, readout_format=".3g", **common)
 
 
 # --- without a kernel -----------------------------------------------------------------------------------------------
@@ -240,7 +263,7 @@ def _player(draw: Callable, alt: str | Callable, grid: dict[str, list]) -> str:
         f'<script type="text/plain">{packed}</script>'
         f"<script>{_SCRIPT.replace('ID', ident, 1)}</script></figure>"
     )
-    if len(player) > LARGEST_PLAYER:
+    if len(player.encode()) > LARGEST_PLAYER:
         raise ValueError(
             f"the player must weigh at most {LARGEST_PLAYER:,} bytes, got {len(player):,} for {len(frames)} frames; "
             "use fewer values or a simpler figure"

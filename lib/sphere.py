@@ -70,7 +70,7 @@ def gram(x: torch.Tensor) -> torch.Tensor:
         Symmetric matrices (..., N, N); for tokens on the sphere the entries are cosines.
 
     Raises:
-        ValueError: an entry is NaN or infinite.
+        ValueError: an entry is NaN or infinite, or so large that an inner product overflows.
 
     >>> gram(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]))
     tensor([[ 1.,  0., -1.],
@@ -78,7 +78,10 @@ def gram(x: torch.Tensor) -> torch.Tensor:
             [-1.,  0.,  1.]])
     """
     _validate.floating("x", x, trailing="(..., N, d)")
-    return x @ x.mT
+    products = x @ x.mT
+    if not torch.isfinite(products).all():
+        raise ValueError(f"x must be small enough for its inner products, got entries up to {x.abs().max().item():g}")
+    return products
 
 
 def angle(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -133,7 +136,8 @@ def random_tokens(
     shape = [_validate.integer("batch", size, at_least=0) for size in batch]
     shape += [_validate.integer("n", n, at_least=1), _validate.integer("d", d, at_least=2)]
     _validate.generator(generator)
-    if dtype not in (None, torch.float32, torch.float64):
-        raise TypeError(f"dtype must be torch.float32, torch.float64 or None, got {dtype!r}")
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
     device = None if generator is None else generator.device
     return normalize(torch.randn(shape, generator=generator, device=device, dtype=dtype))

@@ -73,15 +73,10 @@ def layers(
     >>> x.shape
     torch.Size([4, 2, 8])
     """
-    _validate.tokens("x0", x0)
-    depth = _validate.integer("depth", depth, at_least=1)
-    beta, weights = check_weights(beta, weights, x0.dtype)
-    horizon = _validate.real("horizon", horizon, at_least=0)
+    beta, horizon, drift, record = _validated(x0, "depth", depth, beta, horizon, drift, weights, record)
     sigma = _validate.real("sigma", sigma, at_least=0)
-    drift = _validate.real("drift", drift)
     if not isinstance(noise, BrownianPath):
         _validate.choice("noise", noise, NOISES)
-    record = _validate.recording("depth", record, depth)
     kick = _kicks(x0, depth, horizon, noise, generator)
     h = horizon / depth
 
@@ -126,7 +121,7 @@ def sde(
         (..., N, d), or (R + 1, ..., N, d) whose first entry is ``x0``.
 
     Raises:
-        ValueError, TypeError: as for :func:`layers`.
+        ValueError, TypeError: as for :func:`layers`; too few steps for the Itô term.
 
     Source: the limit that Fedorov et al. (arXiv 2601.21942) prove; this form of it is our derivation.
 
@@ -136,15 +131,10 @@ def sde(
     >>> sde(x0, steps=64, beta=1.0, horizon=1.0, noise=path, record=4).shape
     torch.Size([5, 3, 4])
     """
-    _validate.tokens("x0", x0)
-    steps = _validate.integer("steps", steps, at_least=1)
-    beta, weights = check_weights(beta, weights, x0.dtype)
-    horizon = _validate.real("horizon", horizon, at_least=0)
+    beta, horizon, drift, record = _validated(x0, "steps", steps, beta, horizon, drift, weights, record)
     sigma = _validate.real("sigma", sigma, at_least=0)
-    drift = _validate.real("drift", drift)
     if noise is not None and not isinstance(noise, BrownianPath):
         raise TypeError(f"noise must be a BrownianPath or None, got {noise!r}")
-    record = _validate.recording("steps", record, steps)
     kick = _kicks(x0, steps, horizon, "gaussian" if noise is None else noise, generator)
     h = horizon / steps
     ito = 0.5 * sigma**2 * (x0.shape[-1] - 1) * h
@@ -152,6 +142,8 @@ def sde(
     def euler_maruyama(step: int, x: torch.Tensor) -> torch.Tensor:
         a = read(x, beta, weights)
         shrink = ito * (a * a).sum(dim=-1, keepdim=True)
+        if (shrink >= 1).any():  # the token would be turned round
+            raise ValueError(f"steps must be large enough that sigma² (d - 1) |a|² horizon / steps < 2, got {steps}")
         return x + project(x, sigma * kick(step, a) + h * drift * a) - shrink * x
 
     return _iterate(euler_maruyama, x0, steps, record, "time steps")
@@ -192,12 +184,7 @@ def flow(
     tensor([[0.7071, 0.7071],
             [0.7071, 0.7071]])
     """
-    _validate.tokens("x0", x0)
-    steps = _validate.integer("steps", steps, at_least=1)
-    beta, weights = check_weights(beta, weights, x0.dtype)
-    horizon = _validate.real("horizon", horizon, at_least=0)
-    drift = _validate.real("drift", drift)
-    record = _validate.recording("steps", record, steps)
+    beta, horizon, drift, record = _validated(x0, "steps", steps, beta, horizon, drift, weights, record)
     h = horizon / steps
 
     def velocity(x: torch.Tensor) -> torch.Tensor:
@@ -217,7 +204,8 @@ def clusters(x: torch.Tensor, *, tol: float) -> tuple[torch.Tensor, torch.Tensor
     r"""Group tokens that lie on one line through the origin, and say on which side of it each one is.
 
     Tokens i and j are linked when the angle between :math:`x_i` and :math:`x_j`, or between :math:`x_i` and
-    :math:`-x_j`, is at most ``tol``; a camp is a connected set of linked tokens.
+    :math:`-x_j`, is at most ``tol``; a camp is a connected set of linked tokens. (A chain of links all the way from
+    a token to its antipode leaves the signs undetermined; the shortest chain to the camp's first token then counts.)
 
     Args:
         x: tokens (..., N, d) of unit norm.
@@ -240,8 +228,8 @@ def clusters(x: torch.Tensor, *, tol: float) -> tuple[torch.Tensor, torch.Tensor
     if tol >= math.pi / 4:
         raise ValueError(f"tol must be an angle below pi/4, got {tol!r}")
     n = x.shape[-2]
-    apart = torch.linalg.vector_norm(x.unsqueeze(-2) - x.unsqueeze(-3), dim=-1)
-    together = torch.linalg.vector_norm(x.unsqueeze(-2) + x.unsqueeze(-3), dim=-1)
+    exact = "donot_use_mm_for_euclid_dist"  # small distances of unit vectors would drown in the others' rounding
+    apart, together = torch.cdist(x, x, compute_mode=exact), torch.cdist(x, -x, compute_mode=exact)
     chord = 2 * math.sin(tol / 2)
     link_signs = (apart <= chord).int() - (together <= chord).int()
 
@@ -259,6 +247,17 @@ def clusters(x: torch.Tensor, *, tol: float) -> tuple[torch.Tensor, torch.Tensor
     opens = first == torch.arange(n, device=x.device)
     labels = (opens.cumsum(dim=-1) - 1).gather(-1, first)
     return labels, signs
+
+
+def _validated(
+    x0: torch.Tensor, name: str, steps: int, beta: float, horizon: float, drift: float, weights: str, record: int | None
+) -> tuple[float, float, float, int | None]:
+    """Check what the three dynamics have in common; ``name`` is what the number of steps is called."""
+    _validate.tokens("x0", x0)
+    _validate.integer(name, steps, at_least=1)
+    beta = check_weights(beta, weights, x0.dtype)
+    horizon = _validate.real("horizon", horizon, at_least=0)
+    return beta, horizon, _validate.real("drift", drift), _validate.recording(name, record, steps)
 
 
 def _iterate(

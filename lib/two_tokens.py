@@ -227,15 +227,20 @@ def simulate(
     _validate.generator(generator)
     h = horizon / steps
     device = c.device if generator is None else generator.device
-    u, states = torch.atanh(c), [c]
+    start, pole = c, c.abs() == 1
+    u, states = torch.atanh(torch.where(pole, 0, c)), [c]
     for n in tqdm(range(steps), unit=" time steps", delay=2, leave=False):
         r = 1 / (1 + torch.cosh(beta * (1 - c)))
         s = 1 - r
         dB = math.sqrt(h) * torch.randn(c.shape, generator=generator, device=device, dtype=c.dtype).to(c.device)
         u = u + sigma**2 * h * (r * (dim - 2) + s * c) + sigma * torch.sqrt(2 * s) * dB
-        c = torch.tanh(u)
+        c = torch.where(pole, start, torch.tanh(u))
         if record and (n + 1) % (steps // record) == 0:
             states.append(c)
+    if not torch.isfinite(c).all():
+        raise ValueError(
+            f"sigma, dim and horizon must leave the steps below the largest {c.dtype}, got {sigma}, {dim}, {horizon}"
+        )
     return c if record is None else torch.stack(states)
 
 
@@ -287,8 +292,10 @@ _LEFT, _RIGHT = (
 
 def _scale_ratio(c0: np.ndarray, beta: float, dim: float) -> np.ndarray:
     """P(antipodal | c0) for one (β, d)."""
-    excess = _sech(2 * beta) * (dim - 2)
-    if (dim >= 3 and beta <= critical_beta(dim)) or excess >= 1:
+    # 1 - (d - 2) / cosh 2β, without cancellation near d = 3, β = 0
+    e = math.exp(-2 * beta)
+    margin = (math.expm1(-2 * beta) ** 2 - 2 * e * (dim - 3)) / (1 + e * e)
+    if (dim >= 3 and beta <= critical_beta(dim)) or margin <= 0:
         return np.where(c0 == -1, 1.0, 0.0)
 
     def attraction(u):
@@ -313,7 +320,7 @@ def _scale_ratio(c0: np.ndarray, beta: float, dim: float) -> np.ndarray:
     beyond = _log_sech(_RIGHT) - (dim - 2) * attraction_integral[-1] - np.log(dim - 1)
     logs = log_integral(half, u, attraction_at_u, attraction_integral[1:])
     log_right_of = np.logaddexp.accumulate(np.concatenate([[beyond], logs[::-1]]))[::-1]
-    total = np.logaddexp(log_right_of[0], _log_sech(_LEFT) - np.log(1 - excess))
+    total = np.logaddexp(log_right_of[0], _log_sech(_LEFT) - np.log(margin))
 
     inside = np.abs(c0) < 1
     u0 = np.arctanh(np.where(inside, c0, 0.0))

@@ -177,3 +177,20 @@ def test_bad_choices_are_refused_by_name(call, error, message):
 def test_unnormalized_weights_reach_almost_to_the_largest_float():
     assert torch.isfinite(attend(X.double(), beta=700.0, weights="unnormalized")).all()
     assert torch.isfinite(interaction_energy(X, beta=80.0))
+
+
+def test_unnormalized_weights_hold_up_to_their_limit():
+    beta = math.log(torch.finfo(torch.float32).max) - 1.001
+    x = torch.tensor([[1.00009, 0.0]]).expand(1000, 2)
+    assert torch.isfinite(attend(x, beta=beta, weights="unnormalized")).all()
+    assert torch.isfinite(interaction_energy(x, beta=beta)).all()
+    with pytest.raises(ValueError, match="beta must leave the energy below"):
+        interaction_energy(x, beta=1e-40)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_what_is_read_is_never_a_view_of_the_tokens(weights):
+    x = random_tokens(n=3, d=4)
+    before = x.clone()
+    attend(x, beta=1.0, weights=weights).mul_(2)
+    assert torch.equal(x, before)

@@ -134,3 +134,17 @@ def test_only_halvings_of_the_coarsest_grid_can_be_asked_for(steps, error):
     assert len(path.increments(np.int64(12))) == 12
     with pytest.raises(error, match=f"steps .*{steps}"):
         path.increments(steps)
+
+
+def test_seeds_and_levels_never_share_numbers():
+    """The second seed, 2^32, would be the first one's level 1 if the two were only strung together."""
+    path = BrownianPath(d=3, horizon=1.0, steps=1, seed=0)
+    coarse, fine = path.increments(1), path.increments(2)
+    level_1 = 2 * fine[0] - coarse[0]
+    level_0 = BrownianPath(d=3, horizon=1.0, steps=1, seed=2**32).increments(1)[0]
+    assert not torch.isclose(level_0, level_1, atol=1e-6).any()
+
+
+def test_a_path_too_fine_for_memory_is_refused():
+    with pytest.raises(ValueError, match=r"steps must leave the increments below 32 GiB"):
+        BrownianPath(d=1, horizon=1.0, steps=1, seed=3).increments(2**49)

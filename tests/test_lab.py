@@ -39,6 +39,7 @@ def lab(tmp_path_factory, copy_repository, environment):
         "JUPYTERLAB_SETTINGS_DIR": f"{work}/settings",
         "JUPYTERLAB_WORKSPACES_DIR": f"{work}/workspaces",
         "JUPYTER_PREFER_ENV_PATH": "1",
+        "OMP_NUM_THREADS": "1",  # many threads on few cores that others use too would wait for each other
     }
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1"]
     command += [f"--ServerApp.port={port}", f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={clone}"]

@@ -156,3 +156,22 @@ NAN = torch.tensor([math.nan, 0.0])
 def test_bad_input_is_refused_by_name(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_vectors_of_different_dimension_are_refused():
+    x = torch.tensor([1.0, 0.0, 0.0])
+    with pytest.raises(ValueError, match=r"y must fit x"):
+        sphere.angle(x, torch.ones(1))
+    with pytest.raises(ValueError, match=r"v must fit x"):
+        sphere.tangent(x, torch.ones(1))
+
+
+def test_inner_products_that_overflow_are_refused():
+    with pytest.raises(ValueError, match="x must be small enough"):
+        sphere.gram(torch.full((2, 3), 1e30))
+
+
+@pytest.mark.parametrize("x", [torch.eye(2).to_sparse(), torch.eye(2, device="meta")], ids=["sparse", "meta"])
+def test_tensors_without_dense_data_are_refused(x):
+    with pytest.raises(TypeError, match="x must be a dense tensor with data"):
+        sphere.gram(x)

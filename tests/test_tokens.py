@@ -590,7 +590,7 @@ def test_shapes_and_types_are_kept_and_a_zero_horizon_leaves_the_tokens(scheme, 
     x0 = random_tokens(*batch, n=n, d=d, generator=rng(), dtype=dtype)
     given = x0.clone()
     for horizon in (0.0, 0.5):
-        x = scheme(x0, **{steps: 2}, beta=1.0, horizon=horizon)
+        x = scheme(x0, **{steps: 20}, beta=1.0, horizon=horizon)
         assert (x.shape, x.dtype) == (x0.shape, dtype)
         assert torch.equal(x0, given)  # the input is not written on
         if horizon == 0:
@@ -704,10 +704,10 @@ def test_an_update_without_direction_is_refused():
 @pytest.mark.parametrize("depth", [1, 2, 5])
 @pytest.mark.parametrize("weights", ["uniform", "identity"])
 def test_an_update_beyond_the_largest_float_is_refused(depth, weights):
-    """|V a| is about 1e30, whose square is no float32: no token may come back as zero, now or a layer later."""
+    """|V a| is about 1e22, whose square is no float32: no token may come back as zero, now or a layer later."""
     x0 = pair(0.5, 4, 3, dtype=F32)
     with pytest.raises(ValueError, match="direction"):
-        layers(x0, depth=depth, beta=0.0, horizon=depth * 1e60, weights=weights, generator=rng())
+        layers(x0, depth=depth, beta=0.0, sigma=1e15, horizon=1e15, weights=weights, generator=rng())
     with pytest.raises(ValueError, match="direction"):
         layers(x0, depth=depth, beta=80.0, horizon=depth, drift=1.0, sigma=0.0, weights="unnormalized")
 
@@ -827,3 +827,28 @@ def test_bad_tokens_are_not_clustered(x, error, got):
 def test_bad_tolerances_are_refused_by_name(tol, error):
     with pytest.raises(error, match=f"tol must .*{tol}"):
         clusters(X, tol=tol)
+
+
+def test_an_ito_term_that_would_turn_tokens_round_is_refused():
+    x0 = random_tokens(4, n=2, d=64, generator=rng())
+    with pytest.raises(ValueError, match=r"steps must be large enough.*got 20"):
+        sde(x0, steps=20, beta=2.0, horizon=2.0)
+    sde(x0, steps=200, beta=2.0, horizon=2.0)
+
+
+@pytest.mark.parametrize("name", ["beta", "horizon", "sigma", "drift"])
+@pytest.mark.parametrize("value", [1e16, 10**400], ids=["1e16", "10^400"])
+def test_numbers_beyond_any_use_are_refused_by_name(name, value):
+    options = {"depth": 1, "beta": 1.0, "horizon": 1.0, name: value}
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        layers(pair(0.5, 3), **options)
+
+
+def test_clusters_of_many_tokens_in_a_high_dimension_need_little_memory():
+    """Differences of all pairs of vectors would take 16 GB."""
+    x = random_tokens(n=1000, d=4096, generator=rng())
+    labels, signs = clusters(torch.cat([x[:500], -x[:500]]), tol=0.1)
+    assert torch.equal(labels, torch.arange(500).repeat(2))
+    assert torch.equal(
+        signs, torch.ones(500, dtype=torch.long).repeat(2) * torch.tensor([1, -1]).repeat_interleave(500)
+    )

@@ -394,3 +394,34 @@ def test_below_three_dimensions_antipodes_attract_even_without_attention():
     total = mpmath.quad(lambda u: mpmath.sech(u) * mpmath.exp(-(d - 2) * u), [-mpmath.inf, 0, mpmath.inf])
     above = mpmath.quad(lambda u: mpmath.sech(u) * mpmath.exp(-(d - 2) * u), [0, mpmath.inf])
     assert antipodal_probability(0.0, beta=0.0, dim=d) == pytest.approx(float(above / total), rel=1e-8)
+
+
+@pytest.mark.parametrize("beta", [1e-3, 1e-5, 1e-7])
+def test_weak_attention_in_three_dimensions_keeps_its_digits(beta):
+    """As beta -> 0 in d = 3 the mass of S' is in its left tail, exp(u (1 - 1 / cosh 2 beta)), and grows like 1 / beta²:
+    P is proportional to beta² up to a relative O(beta).
+    """
+    p, q = antipodal_probability(0.0, beta=[beta, beta / 2], dim=3)
+    assert p / q == pytest.approx(4, rel=5 * beta)
+
+
+def test_poles_stay_and_have_gradients():
+    c0 = torch.tensor([-1.0, 0.5, 1.0], requires_grad=True)
+    c = simulate(c0, beta=1.0, dim=3, horizon=1.0, steps=10, generator=torch.Generator().manual_seed(0))
+    assert (c[0].item(), c[2].item()) == (-1.0, 1.0)
+    c.sum().backward()
+    assert torch.isfinite(c0.grad).all()
+
+
+@pytest.mark.parametrize("name", ["beta", "dim", "sigma", "horizon"])
+def test_numbers_beyond_any_use_are_refused_by_name(name):
+    options = {"beta": 1.0, "dim": 3, "sigma": 1.0, "horizon": 1.0, name: 1e16}
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        simulate(torch.tensor([-1.0, 0.0]), steps=1, **options)
+    with pytest.raises(ValueError, match=f"{name} must be|steps below the largest"):
+        simulate(torch.tensor([-1.0, 0.0]), steps=1, **(options | {"sigma": 1e15, "horizon": 1e15, name: 1e16}))
+
+
+def test_masked_arrays_are_refused():
+    with pytest.raises(TypeError, match="c0 must be an array without a mask"):
+        antipodal_probability(np.ma.array([0.0, 0.1], mask=[True, False]), beta=1.0, dim=3)
