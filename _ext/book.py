@@ -5,8 +5,8 @@ import os
 import shutil
 from pathlib import Path
 
-# The kernels that execute the chapters inherit this: players instead of live widgets, no progress bars in the outputs.
-KERNEL_ENVIRONMENT = {"EXPLORE_STATIC": "1", "TQDM_DISABLE": "1"}
+# The kernels that execute the chapters inherit this: players instead of live widgets, no progress bars (lib.progress).
+KERNEL_ENVIRONMENT = {"EXPLORE_STATIC": "1"}
 
 # MathJax from the package sphinx-mathjax-offline, but only the 1.6 MB of its 24 that pages load.
 MATHJAX_PARTS = ["tex-chtml.js", "output/chtml/fonts"]
@@ -25,7 +25,23 @@ def copy_mathjax(app, exception):
                 shutil.copy(source, target)
 
 
+def without_thebe(app):
+    """Jupyter Book always loads sphinx-thebe, which adds an address of a CDN to every page, twice: an error."""
+    for listeners in app.events.listeners.values():
+        for listener in list(listeners):
+            if listener.handler.__module__ == "sphinx_thebe" and "static" not in listener.handler.__name__:
+                app.disconnect(listener.id)
+
+
+def mend_ids(app, pagename, templatename, context, doctree):
+    """sphinx-proof gives the contents of all theorems of a page one id; an id may occur once."""
+    if "body" in context:
+        context["body"] = context["body"].replace(' id="proof-content"', "")
+
+
 def setup(app):
     os.environ.update(KERNEL_ENVIRONMENT)
+    app.connect("builder-inited", without_thebe)
+    app.connect("html-page-context", mend_ids)
     app.connect("build-finished", copy_mathjax)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

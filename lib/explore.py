@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 import numbers
-import os
 import re
 from collections.abc import Callable, Sequence
 
@@ -21,9 +20,8 @@ from IPython.display import HTML, display
 from matplotlib.figure import Figure
 
 from lib import _validate
+from lib.progress import static
 
-#: Set to 1 by the book's build: there will be no kernel behind the page.
-STATIC = "EXPLORE_STATIC"
 #: A player may weigh this much, in bytes of HTML.
 LARGEST_PLAYER = 400_000
 #: CSS pixels per inch of a figure.
@@ -65,7 +63,7 @@ def explore(draw: Callable[..., Figure], *, alt: str | Callable[..., str], **gri
     grid = {name: _checked(name, values) for name, values in grid.items()}
     if not grid:
         raise ValueError("grid must name at least one parameter, got none")
-    display(HTML(_player(draw, alt, grid)) if os.environ.get(STATIC) == "1" else _controls(draw, alt, grid))
+    display(HTML(_player(draw, alt, grid)) if static() else _controls(draw, alt, grid))
 
 
 def _checked(name: str, values: Sequence) -> list:
@@ -203,7 +201,7 @@ _SCRIPT = """
   const inputs = Array.from(root.querySelectorAll("input"));
   const outputs = root.querySelectorAll("output");
   const image = root.querySelector("img");
-  const caption = root.querySelector("figcaption");
+  const caption = root.querySelector("[role=status]");
   function show() {
     let frame = 0;
     inputs.forEach(function (input, i) {
@@ -259,7 +257,7 @@ def _player(draw: Callable, alt: str | Callable, grid: dict[str, list]) -> str:
         f'<figure class="explore" id="{ident}"><style>{_STYLE}</style>'
         f'<div class="explore-controls" style="{columns}">{"".join(rows)}</div>'
         f"{_image(*frames[start])}"
-        f'<figcaption role="status">{html.escape(frames[start][2])}</figcaption>'
+        f'<figcaption><div role="status">{html.escape(frames[start][2])}</div></figcaption>'
         f'<script type="text/plain">{packed}</script>'
         f"<script>{_SCRIPT.replace('ID', ident, 1)}</script></figure>"
     )

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 
 import torch
-from tqdm.auto import tqdm
 
 from lib import _validate
 from lib.attention import check_weights, read
 from lib.brownian import BrownianPath
+from lib.progress import progress
 from lib.sphere import project
 
 #: The laws of the value matrices' entries that :func:`layers` knows, each of mean 0 and variance 1 (times sigma²).
@@ -269,7 +269,7 @@ def _iterate(
 ) -> torch.Tensor:
     """Apply ``step`` and retract to the sphere, ``steps`` times."""
     states = [x]
-    for n in tqdm(range(steps), unit=f" {unit}", delay=2, leave=False):
+    for n in progress(range(steps), unit):
         x = step(n, x)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         x = x / norm.masked_fill(norm == math.inf, math.nan)  # not 0, which later layers would fill up again

@@ -17,9 +17,9 @@ import math
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 
 from lib import _validate
+from lib.progress import progress
 
 
 def drift(c, *, beta, dim, sigma=1.0) -> np.ndarray:
@@ -229,7 +229,7 @@ def simulate(
     device = c.device if generator is None else generator.device
     start, pole = c, c.abs() == 1
     u, states = torch.atanh(torch.where(pole, 0, c)), [c]
-    for n in tqdm(range(steps), unit=" time steps", delay=2, leave=False):
+    for n in progress(range(steps), "time steps"):
         r = 1 / (1 + torch.cosh(beta * (1 - c)))
         s = 1 - r
         dB = math.sqrt(h) * torch.randn(c.shape, generator=generator, device=device, dtype=c.dtype).to(c.device)

@@ -332,7 +332,7 @@ def test_only_the_value_one_of_the_variable_asks_for_players(shown, monkeypatch)
         monkeypatch.setenv("EXPLORE_STATIC", value)
         assert isinstance(shown(line, alt=SENTENCE, beta=[1, 2]), ipywidgets.VBox)
     monkeypatch.setenv("EXPLORE_STATIC", "1")
-    assert os.environ[module.STATIC] == "1"
+    assert os.environ["EXPLORE_STATIC"] == "1"
     assert "<figure" in shown(line, alt=SENTENCE, beta=[1, 2]).data
 
 
@@ -360,7 +360,7 @@ def test_no_figure_stays_open(fault, static, monkeypatch):
             figure.text(0, 0, r"$\nonsense{$")
         return None if fault == "nothing" else figure
 
-    monkeypatch.setenv(module.STATIC, static)
+    monkeypatch.setenv("EXPLORE_STATIC", static)
     plt.close("all")
     with contextlib.suppress(RuntimeError, TypeError):
         explore(draw, alt="A sentence that is long enough.", a=[1, 2])
