@@ -187,7 +187,9 @@ _STYLE = """
 .explore-controls label{margin:0}
 .explore-controls input{width:100%;min-height:24px}
 .explore-controls output{font-variant-numeric:tabular-nums}
-.explore figcaption{min-height:4.8em;margin-top:.3rem;color:inherit;text-align:left;font:inherit}
+.explore figcaption{display:grid;margin-top:.3rem;color:inherit;text-align:left;font:inherit}
+.explore figcaption>div{grid-area:1/1}
+.explore-room{visibility:hidden}
 """
 
 # Frames are lists of indices into the distinct lines of all pictures, with the last slider running fastest.
@@ -245,6 +247,8 @@ def _player(draw: Callable, alt: str | Callable, grid: dict[str, list]) -> str:
     # the widest value is given its place, so that nothing jumps when another one takes it
     widest = max(len(_written(value)) for values in grid.values() for value in values)
     columns = f"grid-template-columns:max-content minmax(6rem,22rem) {widest + 1}ch"
+    # and the longest text, unseen, keeps the room that any text may need (a word more, for other line breaks)
+    longest = max((text for _, _, text in frames), key=len) + " and more"
     lines: dict[str, int] = {}
     data = {
         "values": [[_written(value) for value in values] for values in grid.values()],
@@ -257,7 +261,8 @@ def _player(draw: Callable, alt: str | Callable, grid: dict[str, list]) -> str:
         f'<figure class="explore" id="{ident}"><style>{_STYLE}</style>'
         f'<div class="explore-controls" style="{columns}">{"".join(rows)}</div>'
         f"{_image(*frames[start])}"
-        f'<figcaption><div role="status">{html.escape(frames[start][2])}</div></figcaption>'
+        f'<figcaption><div class="explore-room" aria-hidden="true">{html.escape(longest)}</div>'
+        f'<div role="status">{html.escape(frames[start][2])}</div></figcaption>'
         f'<script type="text/plain">{packed}</script>'
         f"<script>{_SCRIPT.replace('ID', ident, 1)}</script></figure>"
     )

@@ -10,6 +10,7 @@ import urllib.request
 from urllib.error import URLError
 from urllib.parse import parse_qs, urlsplit
 
+import jupytext
 import pytest
 from bs4 import BeautifulSoup
 from playwright.sync_api import expect
@@ -79,6 +80,7 @@ def launched(lab, book, browser):
     address, token = lab
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
     page.set_default_timeout(60_000)
+    expect.set_options(timeout=30_000)
     page.goto(f"{address}/{path}?token={token}")
     page.wait_for_selector(".jp-Notebook, .jp-FileEditor, .jp-MarkdownViewer, .jp-Dialog")
     yield page
@@ -93,9 +95,13 @@ def test_a_chapter_opens_as_a_notebook_and_nothing_is_in_the_way(launched):
 
 
 @pytest.fixture(scope="module")
-def executed(launched):
-    """The same after Run > Run All Cells."""
-    expect(launched.locator(".jp-NotebookPanel-toolbar [data-status=idle]")).to_be_attached()
+def executed(launched, root):
+    """The same after Run > Run All Cells, asked for when all cells are there and the kernel is."""
+    number = sum(cell.cell_type == "code" for cell in jupytext.read(root / f"{CHAPTER}.md").cells)
+    expect(launched.locator(".jp-CodeCell")).to_have_count(number)
+    expect(launched.locator("#jp-main-statusbar")).to_contain_text("| Idle")
+    launched.wait_for_timeout(5000)
+    expect(launched.locator("#jp-main-statusbar")).to_contain_text("| Idle")
     launched.get_by_role("menuitem", name="Run", exact=True).click()
     launched.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     launched.wait_for_function(
