@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from playwright.sync_api import Error, sync_playwright
+from playwright.sync_api import Error, expect, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 TIMES = pytest.StashKey[list[str]]()
@@ -138,5 +138,6 @@ def browser(chromium):
             browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS + sandbox)
         except Error as error:
             pytest.fail(f"{chromium} does not start.\n{error}\n{NO_BROWSER}", pytrace=False)
+        expect.set_options(timeout=30_000)
         yield browser
         browser.close()

@@ -1,7 +1,10 @@
-"""Every chapter runs, by itself and in a fresh kernel, within its budget of time and memory."""
+"""Every chapter runs, by itself and in a fresh kernel, within its budget of time and memory.
+
+Time is the kernel's processor time: with its threads on cores of their own a cell is done in that time or less, and
+unlike the time on the clock it does not depend on what else the machine does.
+"""
 
 import re
-import time
 from pathlib import Path
 
 import jupytext
@@ -22,21 +25,27 @@ def megabytes(pid: int) -> float:
     return psutil.Process(pid).memory_info().rss / 1e6
 
 
+def processor_seconds(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
 def test_a_chapter_runs_within_its_budget(notebook, root, kernel_environment, monkeypatch, pytestconfig):
     for name, value in kernel_environment.items():
         monkeypatch.setenv(name, value)
     path = root / f"{notebook}.md"
     content = jupytext.read(path)
-    client = NotebookClient(content, timeout=2 * CHAPTER_SECONDS, resources={"metadata": {"path": str(path.parent)}})
+    client = NotebookClient(content, timeout=5 * CHAPTER_SECONDS, resources={"metadata": {"path": str(path.parent)}})
     seconds, peak = {}, 0.0
     try:
         with client.setup_kernel():
             for index, cell in enumerate(content.cells):
                 if cell.cell_type == "code":
-                    start = time.perf_counter()
+                    pid = client.km.provisioner.pid
+                    start = processor_seconds(pid)
                     client.execute_cell(cell, index)
-                    seconds[index] = time.perf_counter() - start
-                    peak = max(peak, megabytes(client.km.provisioner.pid))
+                    seconds[index] = processor_seconds(pid) - start
+                    peak = max(peak, megabytes(pid))
     finally:
         slowest, total = max(seconds.values(), default=0), sum(seconds.values())
         pytestconfig.stash[TIMES].append(

@@ -254,7 +254,7 @@ def test_values_may_come_from_numpy(shown):
         kinds.append((type(beta), type(dim)))
         return line(beta=beta, dim=dim)
 
-    _, data = unpacked(shown(draw, alt=sentence, beta=np.linspace(-1, 1, 3), dim=np.array([2, 3])).data)
+    _, data = unpacked(shown(draw, alt=sentence, beta=np.linspace(-1, 1, 3), dim=list(np.array([2, 3]))).data)
     assert data["values"] == [["−1", "0", "1"], ["2", "3"]]
     assert set(kinds) == {(float, int)}
 

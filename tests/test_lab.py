@@ -80,7 +80,6 @@ def launched(lab, book, browser):
     address, token = lab
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
     page.set_default_timeout(60_000)
-    expect.set_options(timeout=30_000)
     page.goto(f"{address}/{path}?token={token}")
     page.wait_for_selector(".jp-Notebook, .jp-FileEditor, .jp-MarkdownViewer, .jp-Dialog")
     yield page
