@@ -12,8 +12,9 @@ help:
 	@echo "make book    build the book into _build/html and print the page to open"
 	@echo "make test    run every test: library, chapters, pages, Binder, JupyterLab"
 	@echo "make lab     open JupyterLab at this folder"
-	@echo "make serve   serve the built book on localhost"
+	@echo "make serve   serve the built book on localhost (PORT=8000)"
 	@echo "make clean   remove the built book and the virtual environment"
+	@echo "PYTHON=/path/to/python names the Python for the set-up, which the first of these calls does by itself."
 
 book: $(SETUP)
 	rm -rf _build
@@ -31,7 +32,7 @@ lab: $(SETUP)
 
 serve:
 	@test -f _build/html/index.html || { echo "There is no book yet: run 'make book' first."; exit 1; }
-	@python3 -m http.server --bind 127.0.0.1 --directory _build/html $(or $(PORT),8000)
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(or $(PORT),8000)
 
 clean:
 	rm -rf _build .venv .pytest_cache .ruff_cache *.egg-info
@@ -50,7 +51,8 @@ $(SETUP): environment.yml pyproject.toml postBuild share/jupyter/lab/settings/ov
 	@sed -n '/- pip:/,$$ s/^ *- //p' environment.yml | grep -v '^pip:' > .venv/pins.txt
 	@grep -E '^(--|torch)' .venv/pins.txt > .venv/torch.txt
 	@grep -v '^--' .venv/pins.txt > .venv/others.txt
-	$(RUN) python -m pip install --retries 1 --no-deps -r .venv/torch.txt
-	$(RUN) python -m pip install -r .venv/others.txt
+	@echo "Installing about 200 packages into .venv (a few minutes) ..."
+	@$(RUN) python -m pip install --quiet --retries 1 --no-deps -r .venv/torch.txt
+	@$(RUN) python -m pip install --quiet -r .venv/others.txt
 	$(RUN) ./postBuild
 	@touch $@
