@@ -9,8 +9,6 @@ import torch
 
 #: How far the norm of a token may be from 1.
 NORM_TOLERANCE = 1e-4
-
-
 #: No argument may be larger: far beyond any use, and far enough from overflow that no formula makes NaN of it.
 LARGEST = 1e15
 
