@@ -144,8 +144,8 @@ def mode(theta, weights, capacity) -> np.ndarray:
 
 def workspace(n: int, capacity: int) -> int:
     """Bytes that a knapsack of n items may need at once."""
-    stride = math.isqrt(max(n - 1, 0)) + 1
-    return 8 * (capacity + 1) * (4 * stride + 12)
+    stride = max(math.isqrt(n) + 1, min(n, SMALL // (capacity + 1)))
+    return 8 * (capacity + 1) * (5 * stride + 12)
 
 
 def _margin(theta, weights, tilt, gamma):
@@ -229,6 +229,9 @@ def _sample(theta, weights, capacity, gamma, code, exactly, tilt, tabled, seeds,
 
 # ---- arithmetic ----
 
+#: No cell holds less, other than 0: processors are a hundred times slower with denormal numbers.
+TINY = 1e-300
+
 
 @intrinsic
 def _bits(context, x):
@@ -281,6 +284,11 @@ def _uniform(state):
 
 
 @_kernel
+def _unmasked(theta):
+    return np.nonzero(theta > -np.inf)[0]
+
+
+@_kernel
 def _chances(theta, weights, tilt, gamma, p, q):
     """p = σ((θ - λw)/γ) and q = 1 - p, both to full relative precision; the mean and the variance of Σ w x."""
     mean, variance = 0.0, 0.0
@@ -318,11 +326,14 @@ def _tilt(theta, weights, capacity, gamma, low, high, p, q):
 
 
 @_kernel
-def _total_excess(theta, weights, tilt, gamma):
-    """Σ log(1 + e^-|η|)"""
+def _total_excess(p, q):
+    """Σ log(1 + e^-|η|), from max(p, q) = 1/(1 + e^-|η|): one logarithm for many factors."""
     total = 0.0
-    for i in range(len(theta)):
-        total += _log1p(_exp(-abs(theta[i] - tilt * weights[i]) / gamma))
+    for start in range(0, len(p), 256):
+        product = 1.0
+        for i in range(start, min(start + 256, len(p))):
+            product *= max(p[i], q[i])
+        total -= math.log(product)
     return total
 
 
@@ -335,18 +346,29 @@ def _total_excess(theta, weights, tilt, gamma):
 
 
 @_kernel
-def _contour_start(theta, k):
-    """The items that are not masked, and the k-th and (k+1)-th largest scores, if there are."""
-    count = 0
-    for i in range(len(theta)):
-        count += theta[i] > -np.inf
-    items = np.empty(count, np.int64)
-    count = 0
-    for i in range(len(theta)):
-        if theta[i] > -np.inf:
-            items[count] = i
-            count += 1
-    return items
+def _characteristic(p, q, cosine, sine, real, imaginary):
+    """Multiply by all the factors q + p e^it, four at a time to spare loads and stores."""
+    n = len(p)
+    for i in range(0, n - 3, 4):
+        p0, p1, p2, p3, q0, q1, q2, q3 = p[i], p[i + 1], p[i + 2], p[i + 3], q[i], q[i + 1], q[i + 2], q[i + 3]
+        for m in range(len(real)):
+            c, s = cosine[m], sine[m]
+            a, b = q0 + p0 * c, p0 * s
+            d, e = q1 + p1 * c, p1 * s
+            a, b = a * d - b * e, a * e + b * d
+            d, e = q2 + p2 * c, p2 * s
+            f, g = q3 + p3 * c, p3 * s
+            d, e = d * f - e * g, d * g + e * f
+            a, b = a * d - b * e, a * e + b * d
+            r, t = real[m], imaginary[m]
+            real[m] = r * a - t * b
+            imaginary[m] = r * b + t * a
+    for i in range(n - n % 4, n):
+        for m in range(len(real)):
+            a, b = q[i] + p[i] * cosine[m], p[i] * sine[m]
+            r, t = real[m], imaginary[m]
+            real[m] = r * a - t * b
+            imaginary[m] = r * b + t * a
 
 
 @_kernel
@@ -358,7 +380,7 @@ def _contour_nodes(p, q, k):
         variance += p[i] * q[i]
     # beyond this many steps from the mean, Bernstein's inequality leaves less than e^-39
     reach = int(13 + math.sqrt(169 + 78 * variance))
-    total = min(reach, n) // 2 * 2 + 3
+    total = (min(reach, n) + 1) | 1
     cosine, sine = np.empty(total // 2 + 1), np.empty(total // 2 + 1)
     count = 0
     for m in range(total // 2 + 1):
@@ -368,21 +390,7 @@ def _contour_nodes(p, q, k):
         count += 1
     cosine, sine = cosine[:count], sine[:count]
     real, imaginary = np.ones(count), np.zeros(count)
-    for i in range(0, n - 1, 2):  # two factors at a time: fewer loads
-        p0, q0, p1, q1 = p[i], q[i], p[i + 1], q[i + 1]
-        for m in range(count):
-            a, b = q0 + p0 * cosine[m], p0 * sine[m]
-            c, d = q1 + p1 * cosine[m], p1 * sine[m]
-            e, f = a * c - b * d, a * d + b * c
-            r = real[m]
-            real[m] = r * e - imaginary[m] * f
-            imaginary[m] = r * f + imaginary[m] * e
-    if n % 2:
-        for m in range(count):
-            a, b = q[n - 1] + p[n - 1] * cosine[m], p[n - 1] * sine[m]
-            r = real[m]
-            real[m] = r * a - imaginary[m] * b
-            imaginary[m] = r * b + imaginary[m] * a
+    _characteristic(p, q, cosine, sine, real, imaginary)
     probability = 0.0
     for m in range(count):
         angle = 2 * math.pi * ((k * m) % total) / total
@@ -398,6 +406,19 @@ def _contour_nodes(p, q, k):
         real[m] /= probability
         imaginary[m] /= probability
     return cosine, sine, real, imaginary, math.log(probability / total)
+
+
+@_kernel
+def _minors(p, q, cosine, sine, real, imaginary, out):
+    """The smaller of y and 1 - y by the tilted chances: the one to sum, as it comes out to full relative precision."""
+    for i in range(len(p)):
+        small, large = min(p[i], q[i]), max(p[i], q[i])
+        sign = 1.0 if p[i] <= q[i] else -1.0
+        twice, turn, total = 2 * small * large, sign * large, 0.0
+        for m in range(len(real)):
+            top = real[m] * (small + large * cosine[m]) - turn * imaginary[m] * sine[m]
+            total += top / (1 - twice * (1 - cosine[m]))
+        out[i] = small * total
 
 
 @_kernel
@@ -417,18 +438,11 @@ def _contour_marginals(theta, k, gamma, y):
     # σ(log k) = k/(k+1): with λ so far below the (k+1)-th score, k + 1 items alone have mean k
     tilt = _tilt(scores, ones, k, gamma, low - gamma * math.log(k), high + gamma * math.log(n - k), p, q)
     cosine, sine, real, imaginary, log_probability = _contour_nodes(p, q, k)
+    _minors(p, q, cosine, sine, real, imaginary, ones)
     for i in range(n):
-        # the smaller of y and 1 - y is the one to sum: it comes out to full relative precision
-        small, large = min(p[i], q[i]), max(p[i], q[i])
-        sign = 1.0 if p[i] <= q[i] else -1.0
-        total = 0.0
-        for m in range(len(cosine)):
-            total += (real[m] * (small + large * cosine[m]) - sign * imaginary[m] * large * sine[m]) / (
-                1 - 2 * small * large * (1 - cosine[m])
-            )
-        minor = min(max(small * total, 0.0), 1.0)
-        y[items[i]] = minor if sign > 0 else 1.0 - minor
-    return tilt, log_probability + _total_excess(scores, ones, tilt, gamma)
+        minor = min(max(ones[i], 0.0), 1.0)
+        y[items[i]] = minor if p[i] <= q[i] else 1.0 - minor
+    return tilt, log_probability + _total_excess(p, q)
 
 
 @_kernel
@@ -495,11 +509,6 @@ def _contour_sample(theta, k, gamma, tilt, seeds, subsets):
                     break
 
 
-@_kernel
-def _unmasked(theta):
-    return np.nonzero(theta > -np.inf)[0]
-
-
 # ---- linear: Shannon, knapsack ----
 #
 # G_i(c) = q_i G_{i-1}(c) + p_i G_{i-1}(c - w_i), G_0(c) = e^(-λc/γ), is e^(V_i(c)/γ) up to factors known in advance.
@@ -508,8 +517,6 @@ def _unmasked(theta):
 # what underflowed could not have mattered. The order of the items is free: the heaviest come first, since row i is
 # needed only from C - (the weight of all later items) on.
 
-#: Cells hold at least this: denormal numbers would be a hundred times slower.
-TINY = 1e-300
 #: Below this Z, what underflowed might matter.
 SAFE = 1e-250
 
@@ -648,7 +655,7 @@ def _linear_sweep(w, p, q, decay, reduced, first, kept, rows):
 def _linear_marginals(theta, weights, capacity, gamma, y):
     """Fills y; returns whether Z was safe, the tilt and the excess."""
     items, scores, w, reduced, divisor, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, np.nan)
-    n, excess = len(items), _total_excess(scores, w, tilt, gamma)
+    n, excess = len(items), _total_excess(p, q)
     if w.sum() <= reduced:  # independent items
         y[items] = p
         return True, 0.0, excess
@@ -761,12 +768,16 @@ def _linear_sample(theta, weights, capacity, gamma, tilt, seeds, subsets):
 
 # ---- table: every regulariser, at most or exactly ----
 #
-# Row i has the cells first[i] .. last[i]: those from which the last row's one cell can be reached, and that some subset
-# of the first i items reaches. So no cell is infinite. What is stored of a row is P, the chance to take.
+# The table holds V/γ. Row i has the cells first[i] .. last[i]: those from which the one cell of the last row is reached
+# and, where the total must be exact, that some subset of the first i items reaches. So no cell is infinite.
+
+#: A table of so many cells is kept whole, rather than computed twice.
+SMALL = 1 << 18
 
 
 @_kernel
-def _table_start(theta, weights, capacity, exactly):
+def _table_start(theta, weights, capacity, gamma, exactly):
+    """The items that matter, their scores over γ (the table holds V/γ), and the cells of each row."""
     if exactly:
         items = _unmasked(theta)
         n = len(items)
@@ -780,47 +791,74 @@ def _table_start(theta, weights, capacity, exactly):
         first[i] = max(first[i + 1] - w[i], 0)
         if exactly:
             last[i] = min(i, reduced)
-    return items, theta[items], w, reduced, first, last
+    return items, theta[items] / gamma, w, reduced, first, last
 
 
 @_kernel
-def _table_step(code, old, new, take, first, last, old_last, w, theta, gamma):
-    """One item: from V before it to V after it, and P."""
-    for c in range(first, min(w, last + 1)):
-        new[c], take[c] = old[c], 0.0
-    start, stop = max(first, w), min(last, old_last) + 1
-    if start < stop:
-        stay, come, out, chance = old[start:stop], old[start - w : stop - w], new[start:stop], take[start:stop]
-        if code == SHANNON:
-            for j in range(len(out)):
-                taken = come[j] + theta
-                t = (taken - stay[j]) / gamma
-                e = _exp(-abs(t))
-                large = 1.0 / (1.0 + e)
-                chance[j] = large if t > 0 else e * large
-                out[j] = max(taken, stay[j]) + gamma * _log1p(e)
-        elif code == TSALLIS:
-            for j in range(len(out)):
-                taken = come[j] + theta
-                t = min(max((taken - stay[j]) / gamma, -2.0), 2.0)
-                root = math.sqrt(2.0 - 0.25 * t * t)
-                p = 0.5 + 0.25 * t * root
-                inside = stay[j] + gamma * (p * t - 2 / 3 * root * (3.0 - root * root) + 4 / 3)
-                chance[j] = min(max(p, 0.0), 1.0)
-                out[j] = stay[j] if t == -2.0 else taken if t == 2.0 else inside
-        elif code == GINI:
-            for j in range(len(out)):
-                taken = come[j] + theta
-                p = min(max(0.5 + 0.5 * ((taken - stay[j]) / gamma), 0.0), 1.0)
-                chance[j] = p
-                out[j] = taken if p == 1.0 else stay[j] + gamma * p * p
-        else:
-            for j in range(len(out)):
-                taken = come[j] + theta
-                chance[j] = 1.0 if taken > stay[j] else 0.0
-                out[j] = max(taken, stay[j])
-    if last > old_last:  # exactly: only taking all items reaches this cell
-        new[last], take[last] = old[last - w] + theta, 1.0
+def _shannon_row(stay, come, score, out, chance):
+    for j in range(len(out)):
+        s, taken = stay[j], come[j] + score
+        e = _exp(-abs(taken - s))
+        large = 1.0 / (1.0 + e)
+        chance[j] = large if taken > s else e * large
+        out[j] = (taken if taken > s else s) + _log1p(e)
+
+
+@_kernel
+def _tsallis_row(stay, come, score, out, chance):
+    for j in range(len(out)):
+        s, taken = stay[j], come[j] + score
+        difference = taken - s
+        t = difference if difference > -2.0 else -2.0
+        t = t if t < 2.0 else 2.0
+        root = math.sqrt(2.0 - 0.25 * t * t)
+        p = 0.5 + 0.25 * t * root
+        value = s + (p * t - 2 / 3 * root * (3.0 - root * root) + 4 / 3)
+        value = value if difference > -2.0 else s
+        out[j] = value if difference < 2.0 else taken
+        p = p if difference > -2.0 else 0.0
+        chance[j] = p if difference < 2.0 else 1.0
+
+
+@_kernel
+def _gini_row(stay, come, score, out, chance):
+    for j in range(len(out)):
+        s, taken = stay[j], come[j] + score
+        p = 0.5 + 0.5 * (taken - s)
+        p = p if p > 0.0 else 0.0
+        out[j] = s + p * p if p < 1.0 else taken
+        chance[j] = p if p < 1.0 else 1.0
+
+
+@_kernel
+def _hard_row(stay, come, score, out, chance):
+    for j in range(len(out)):
+        s, taken = stay[j], come[j] + score
+        chance[j] = 1.0 if taken > s else 0.0
+        out[j] = taken if taken > s else s
+
+
+@_kernel
+def _table_fill(code, rows, take, start, stop, scores, w, first, last):
+    """V before item start is in rows[0]: fill in V after each item of the block, and the chances P to take them."""
+    for i in range(start, stop):
+        old, new, chance = rows[i - start], rows[i - start + 1], take[i - start]
+        a, b, end = first[i + 1], last[i + 1] + 1, min(last[i], last[i + 1]) + 1
+        for c in range(a, min(w[i], b)):
+            new[c], chance[c] = old[c], 0.0
+        a = max(a, w[i])
+        if a < end:
+            stay, come, out, p = old[a:end], old[a - w[i] : end - w[i]], new[a:end], chance[a:end]
+            if code == SHANNON:
+                _shannon_row(stay, come, scores[i], out, p)
+            elif code == TSALLIS:
+                _tsallis_row(stay, come, scores[i], out, p)
+            elif code == GINI:
+                _gini_row(stay, come, scores[i], out, p)
+            else:
+                _hard_row(stay, come, scores[i], out, p)
+        if end < b:  # exactly: only taking every item reaches this cell
+            new[end], chance[end] = old[end - w[i]] + scores[i], 1.0
 
 
 @_kernel
@@ -834,25 +872,14 @@ def _curvature(code, p):
 
 
 @_kernel
-def _table_fill(code, rows, take, start, stop, scores, w, gamma, first, last):
-    """V before item start is in rows[0]: fill in V after each item of the block, and P."""
-    for i in range(start, stop):
-        j = i - start
-        _table_step(
-            code, rows[j], rows[j + 1], take[j], first[i + 1], last[i + 1], last[i], w[i], scores[i], gamma
-        )
-
-
-@_kernel
-def _table_sweep(code, scores, w, reduced, gamma, first, last, kept, rows, take):
+def _table_sweep(code, scores, w, reduced, first, last, kept, rows, take):
     """V before the first item of every block in kept; the last block in rows and take; returns the value."""
     n, stride = len(w), len(take)
     kept[0] = 0.0
-    stop = 0
     for block in range(len(kept)):
         start, stop = block * stride, min((block + 1) * stride, n)
         rows[0] = kept[block]
-        _table_fill(code, rows, take, start, stop, scores, w, gamma, first, last)
+        _table_fill(code, rows, take, start, stop, scores, w, first, last)
         if block + 1 < len(kept):
             kept[block + 1] = rows[stride]
     return rows[n - (len(kept) - 1) * stride, reduced]
@@ -860,114 +887,168 @@ def _table_sweep(code, scores, w, reduced, gamma, first, last, kept, rows, take)
 
 @_kernel
 def _table_space(n, reduced):
-    stride = max(_stride(n), 1)
     width = reduced + 1
+    stride = max(_stride(n), min(n, SMALL // width), 1)
     blocks = max((n + stride - 1) // stride, 1)
     return np.empty((blocks, width)), np.empty((stride + 1, width)), np.empty((stride, width))
+
+
+@_kernel
+def _flushed(x):
+    return x if abs(x) > TINY else 0.0
+
+
+@_kernel
+def _flow(reach, chance, taken):
+    """What takes the item, cell by cell, and in all."""
+    total = 0.0
+    for j in range(len(taken)):
+        taken[j] = _flushed(reach[j] * chance[j])
+        total += taken[j]
+    return total
+
+
+@_kernel
+def _flow_dot(reach, reach_dot, chance, x, taken_dot):
+    total = 0.0
+    for j in range(len(taken_dot)):
+        taken_dot[j] = _flushed(reach_dot[j] * chance[j] + reach[j] * x[j])
+        total += taken_dot[j]
+    return total
 
 
 @_kernel
 def _flow_back(reach, taken, before, first, last, new_last, w):
     """Q before an item: what did not take it stays, what took it comes from c + w."""
     end = min(max(new_last + 1 - w, first), last + 1)
-    stay, out, out_of, come = reach[first:end], taken[first:end], before[first:end], taken[first + w :]
-    for j in range(len(out_of)):
-        out_of[j] = stay[j] - out[j] + come[j]
+    _stay_and_come(reach[first:end], taken[first:end], taken[first + w :], before[first:end])
     for c in range(end, last + 1):
         before[c] = reach[c] - taken[c]
 
 
 @_kernel
+def _stay_and_come(reach, taken, come, out):
+    for j in range(len(out)):
+        out[j] = _flushed(reach[j] - taken[j] + come[j])
+
+
+@_kernel
 def _table_marginals(theta, weights, capacity, gamma, code, exactly, y):
     """Fills y; returns the value."""
-    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, exactly)
+    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
     n = len(items)
     kept, rows, take = _table_space(n, reduced)
-    value = _table_sweep(code, scores, w, reduced, gamma, first, last, kept, rows, take)
+    value = gamma * _table_sweep(code, scores, w, reduced, first, last, kept, rows, take)
     reach, before, taken = np.zeros(reduced + 1), np.zeros(reduced + 1), np.zeros(reduced + 1)
     reach[reduced] = 1.0
     for block in range(len(kept) - 1, -1, -1):
         start, stop = block * len(take), min((block + 1) * len(take), n)
         if stop < n:
             rows[0] = kept[block]
-            _table_fill(code, rows, take, start, stop, scores, w, gamma, first, last)
+            _table_fill(code, rows, take, start, stop, scores, w, first, last)
         for i in range(stop - 1, start - 1, -1):
-            total = 0.0
-            chance = take[i - start]
-            for c in range(first[i + 1], last[i + 1] + 1):
-                taken[c] = reach[c] * chance[c]
-                total += taken[c]
-            y[items[i]] = min(total, 1.0)
+            a, b = first[i + 1], last[i + 1] + 1
+            y[items[i]] = min(_flow(reach[a:b], take[i - start, a:b], taken[a:b]), 1.0)
             _flow_back(reach, taken, before, first[i], last[i], last[i + 1], w[i])
             reach, before = before, reach
     return value
 
 
 @_kernel
-def _table_fill_dot(code, of_entropy, dot_rows, take, take_dot, start, stop, v, w, gamma, first, last):
-    r"""The expectation E of a sum over the walk, forward, and the derivative X of the chances by it.
+def _expected_row(stay, come, v, chance, out):
+    for j in range(len(out)):
+        out[j] = stay[j] + chance[j] * (come[j] + v - stay[j])
 
-    Of v·x, with E_i = P (E_{i-1}(c - w) + v_i) + (1 - P) E_{i-1}(c), E is the derivative of V in the direction v and X
-    that of P; of the entropy, each item adds the entropy of its coin, and X says how the total depends on the chances.
+
+@_kernel
+def _expected_entropy_row(stay, come, chance, out):
+    for j in range(len(out)):
+        p = chance[j]
+        coin = -p * math.log(p) - (1.0 - p) * math.log(1.0 - p) if 0.0 < p < 1.0 else 0.0
+        out[j] = stay[j] + p * (come[j] - stay[j]) + coin
+
+
+@_kernel
+def _expected_fill(of_entropy, rows, take, start, stop, v, w, first, last):
+    r"""The expectation E of a sum over the walk from each cell, for the items of a block: rows[0] is given.
+
+    Of v·x: E_i(c) = P (E_{i-1}(c - w) + v_i) + (1 - P) E_{i-1}(c), which is the derivative of V in the direction v. Or
+    of the entropies of the coins, P for heads: together, the entropy of the subset.
     """
     for i in range(start, stop):
-        old, new, chance, x = dot_rows[i - start], dot_rows[i - start + 1], take[i - start], take_dot[i - start]
-        a, stop_both = first[i + 1], min(last[i + 1], last[i]) + 1
-        for c in range(a, min(w[i], last[i + 1] + 1)):
-            new[c], x[c] = old[c], 0.0
+        old, new, chance = rows[i - start], rows[i - start + 1], take[i - start]
+        a, b, end = first[i + 1], last[i + 1] + 1, min(last[i], last[i + 1]) + 1
+        for c in range(a, min(w[i], b)):
+            new[c] = old[c]
         a = max(a, w[i])
-        if of_entropy:
-            for c in range(a, stop_both):
-                p = chance[c]
-                change = old[c - w[i]] - old[c]
-                if 0.0 < p < 1.0:
-                    new[c] = old[c] + p * change - p * math.log(p) - (1.0 - p) * math.log(1.0 - p)
-                    x[c] = _curvature(code, p) * (change + math.log((1.0 - p) / p)) / gamma
-                else:
-                    new[c], x[c] = old[c] + p * change, 0.0
-        else:
-            for c in range(a, stop_both):
-                change = old[c - w[i]] + v[i] - old[c]
-                new[c] = old[c] + chance[c] * change
-                x[c] = _curvature(code, chance[c]) * change / gamma
-        if last[i + 1] > last[i]:
-            c = last[i + 1]
-            new[c], x[c] = old[c - w[i]] + (0.0 if of_entropy else v[i]), 0.0
+        if a < end:
+            stay, come, out, p = old[a:end], old[a - w[i] : end - w[i]], new[a:end], chance[a:end]
+            if of_entropy:
+                _expected_entropy_row(stay, come, p, out)
+            else:
+                _expected_row(stay, come, v[i], p, out)
+        if end < b:
+            new[end] = old[end - w[i]] + (0.0 if of_entropy else v[i])
+
+
+@_kernel
+def _slope_row(code, of_entropy, stay, come, v, chance, gamma, out):
+    """X = dE/dP · P'/γ: how the expectation depends on what is taken here, per unit of the score."""
+    for j in range(len(out)):
+        out[j] = (come[j] + (0.0 if of_entropy else v) - stay[j]) / gamma
+    if of_entropy:
+        for j in range(len(out)):
+            p = chance[j]
+            out[j] += math.log((1.0 - p) / p) / gamma if 0.0 < p < 1.0 else 0.0
+    if code == SHANNON:
+        for j in range(len(out)):
+            out[j] *= chance[j] * (1.0 - chance[j])
+    elif code == TSALLIS:
+        for j in range(len(out)):
+            a, b = math.sqrt(chance[j]), math.sqrt(1.0 - chance[j])
+            out[j] *= a * b / (a + b)
+    else:
+        for j in range(len(out)):
+            out[j] *= 0.5 if chance[j] * (1.0 - chance[j]) > 0.0 else 0.0
 
 
 @_kernel
 def _table_gradient(theta, weights, capacity, gamma, code, exactly, of_entropy, v, gradient):
     """Fills the gradient of E[v·x] (the Hessian times v) or of the entropy, which it returns."""
-    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, exactly)
+    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
     n, v = len(items), v[items]
     kept, rows, take = _table_space(n, reduced)
-    kept_dot, rows_dot, take_dot = _table_space(n, reduced)
+    kept_mean, mean = np.zeros_like(kept), np.empty_like(rows)
     stride = len(take)
-    kept[0], kept_dot[0] = 0.0, 0.0
+    kept[0] = 0.0
     for block in range(len(kept)):
         start, stop = block * stride, min((block + 1) * stride, n)
-        rows[0], rows_dot[0] = kept[block], kept_dot[block]
-        _table_fill(code, rows, take, start, stop, scores, w, gamma, first, last)
-        _table_fill_dot(code, of_entropy, rows_dot, take, take_dot, start, stop, v, w, gamma, first, last)
+        rows[0], mean[0] = kept[block], kept_mean[block]
+        _table_fill(code, rows, take, start, stop, scores, w, first, last)
+        _expected_fill(of_entropy, mean, take, start, stop, v, w, first, last)
         if block + 1 < len(kept):
-            kept[block + 1], kept_dot[block + 1] = rows[stride], rows_dot[stride]
-    total = rows_dot[n - (len(kept) - 1) * stride, reduced]
+            kept[block + 1], kept_mean[block + 1] = rows[stride], mean[stride]
+    total = mean[n - (len(kept) - 1) * stride, reduced]
     reach, before, taken = np.zeros(reduced + 1), np.zeros(reduced + 1), np.zeros(reduced + 1)
     reach_dot, before_dot, taken_dot = np.zeros(reduced + 1), np.zeros(reduced + 1), np.zeros(reduced + 1)
+    slope = np.empty(reduced + 1)
     reach[reduced] = 1.0
     for block in range(len(kept) - 1, -1, -1):
         start, stop = block * stride, min((block + 1) * stride, n)
         if stop < n:
-            rows[0], rows_dot[0] = kept[block], kept_dot[block]
-            _table_fill(code, rows, take, start, stop, scores, w, gamma, first, last)
-            _table_fill_dot(code, of_entropy, rows_dot, take, take_dot, start, stop, v, w, gamma, first, last)
+            rows[0], mean[0] = kept[block], kept_mean[block]
+            _table_fill(code, rows, take, start, stop, scores, w, first, last)
+            _expected_fill(of_entropy, mean, take, start, stop, v, w, first, last)
         for i in range(stop - 1, start - 1, -1):
-            chance, x, flow = take[i - start], take_dot[i - start], 0.0
-            for c in range(first[i + 1], last[i + 1] + 1):
-                taken[c] = reach[c] * chance[c]
-                taken_dot[c] = reach_dot[c] * chance[c] + reach[c] * x[c]
-                flow += taken_dot[c]
-            gradient[items[i]] = flow
+            a, b, end = first[i + 1], last[i + 1] + 1, min(last[i], last[i + 1]) + 1
+            chance, old = take[i - start], mean[i - start]
+            slope[a:b] = 0.0
+            both = max(a, w[i])
+            if both < end:
+                stay, come = old[both:end], old[both - w[i] : end - w[i]]
+                _slope_row(code, of_entropy, stay, come, v[i], chance[both:end], gamma, slope[both:end])
+            _flow(reach[a:b], chance[a:b], taken[a:b])
+            gradient[items[i]] = _flow_dot(reach[a:b], reach_dot[a:b], chance[a:b], slope[a:b], taken_dot[a:b])
             _flow_back(reach, taken, before, first[i], last[i], last[i + 1], w[i])
             _flow_back(reach_dot, taken_dot, before_dot, first[i], last[i], last[i + 1], w[i])
             reach, before, reach_dot, before_dot = before, reach, before_dot, reach_dot
@@ -977,17 +1058,17 @@ def _table_gradient(theta, weights, capacity, gamma, code, exactly, of_entropy, 
 @_kernel
 def _table_sample(theta, weights, capacity, gamma, code, exactly, seeds, subsets):
     """Walk the table back: take item i with chance P_i(c)."""
-    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, exactly)
+    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
     n = len(items)
     kept, rows, take = _table_space(n, reduced)
-    _table_sweep(code, scores, w, reduced, gamma, first, last, kept, rows, take)
+    _table_sweep(code, scores, w, reduced, first, last, kept, rows, take)
     budget = np.full(len(seeds), reduced)
     state = seeds.copy()
     for block in range(len(kept) - 1, -1, -1):
         start, stop = block * len(take), min((block + 1) * len(take), n)
         if stop < n:
             rows[0] = kept[block]
-            _table_fill(code, rows, take, start, stop, scores, w, gamma, first, last)
+            _table_fill(code, rows, take, start, stop, scores, w, first, last)
         for s in range(len(seeds)):
             for i in range(stop - 1, start - 1, -1):
                 state[s], u = _uniform(state[s])
@@ -1009,10 +1090,10 @@ def _can_be_drawn(items, w, reduced, exactly, subset):
 @_kernel
 def _table_log_prob(theta, weights, capacity, gamma, code, exactly, subsets, out):
     """The log of the chances along the walk that draws each subset."""
-    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, exactly)
+    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
     n = len(items)
     kept, rows, take = _table_space(n, reduced)
-    _table_sweep(code, scores, w, reduced, gamma, first, last, kept, rows, take)
+    _table_sweep(code, scores, w, reduced, first, last, kept, rows, take)
     budget = np.full(len(subsets), reduced)
     for s in range(len(subsets)):
         out[s] = 0.0 if _can_be_drawn(items, w, reduced, exactly, subsets[s]) else -np.inf
@@ -1020,7 +1101,7 @@ def _table_log_prob(theta, weights, capacity, gamma, code, exactly, subsets, out
         start, stop = block * len(take), min((block + 1) * len(take), n)
         if stop < n:
             rows[0] = kept[block]
-            _table_fill(code, rows, take, start, stop, scores, w, gamma, first, last)
+            _table_fill(code, rows, take, start, stop, scores, w, first, last)
         for s in range(len(subsets)):
             if out[s] > -np.inf:
                 for i in range(stop - 1, start - 1, -1):
@@ -1036,17 +1117,17 @@ def _table_log_prob_gradient(theta, weights, capacity, gamma, code, exactly, sub
 
     Upstream must be 0 for what cannot be drawn.
     """
-    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, exactly)
+    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
     n = len(items)
     kept, rows, take = _table_space(n, reduced)
-    _table_sweep(code, scores, w, reduced, gamma, first, last, kept, rows, take)
+    _table_sweep(code, scores, w, reduced, first, last, kept, rows, take)
     reach, before, taken = np.zeros(reduced + 1), np.zeros(reduced + 1), np.zeros(reduced + 1)
     budget = np.full(len(subsets), reduced)
     for block in range(len(kept) - 1, -1, -1):
         start, stop = block * len(take), min((block + 1) * len(take), n)
         if stop < n:
             rows[0] = kept[block]
-            _table_fill(code, rows, take, start, stop, scores, w, gamma, first, last)
+            _table_fill(code, rows, take, start, stop, scores, w, first, last)
         for i in range(stop - 1, start - 1, -1):
             chance, flow = take[i - start], 0.0
             for c in range(first[i + 1], last[i + 1] + 1):
