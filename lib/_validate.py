@@ -146,3 +146,40 @@ def recording(name: str, record, total: int) -> int | None:
     if total % record:
         raise ValueError(f"record must divide {name} = {total}, got {record}")
     return record
+
+
+def scores(name: str, theta) -> torch.Tensor:
+    """Scores (..., n): floating point of any precision, no NaN, -inf for an item that must not be chosen."""
+    if not isinstance(theta, torch.Tensor):
+        raise TypeError(f"{name} must be a torch tensor of shape (..., n), got {type(theta).__name__}")
+    if theta.layout is not torch.strided or theta.is_nested or theta.is_meta:
+        raise TypeError(f"{name} must be a dense tensor with data, got {theta.layout} on {theta.device}")
+    if theta.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise TypeError(f"{name} must be of a floating-point type (float16 to float64), got {theta.dtype}")
+    if theta.ndim < 1:
+        raise ValueError(f"{name} must have shape (..., n), got a single number")
+    wrong = ~((theta.abs() <= LARGEST) | (theta == -torch.inf))  # NaN too
+    if wrong.any():
+        allowed = "in [-1e15, 1e15], or -inf for an item that must not be chosen"
+        raise ValueError(f"{name} must be {allowed}, got {theta[wrong][0].item()}")
+    return theta
+
+
+def integers(name: str, value, *, low: int, high: int, shape: str, hint: str = "") -> torch.Tensor:
+    """Integers in [low, high] as an int64 tensor on the CPU, from a tensor, an array, a list or one number."""
+    try:
+        given = torch.as_tensor(value)
+    except Exception as error:
+        raise TypeError(f"{name} must be integers of shape {shape}, got {value!r}") from error
+    if given.dtype is torch.bool or given.dtype.is_floating_point or given.dtype.is_complex:
+        kind = str(given.dtype).removeprefix("torch.")
+        raise TypeError(f"{name} must be integers of shape {shape}, got {kind} {_brief(given)}{hint}")
+    given = given.detach().cpu()
+    wrong = (given < low) | (given > high)
+    if wrong.any():
+        raise ValueError(f"{name} must be in [{low}, {high:.15g}], got {given[wrong][0].item()}")
+    return given.to(torch.int64)
+
+
+def _brief(tensor: torch.Tensor) -> str:
+    return str(tensor.item()) if tensor.numel() == 1 else f"of shape {tuple(tensor.shape)}"

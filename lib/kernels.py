@@ -1,11 +1,12 @@
-r"""The fast kernels: what :mod:`lib.dp` does, for batches, compiled by Numba. :mod:`lib.subsets` is their user interface.
+r"""The fast kernels: what :mod:`lib.dp` does, for batches, compiled by Numba. :mod:`lib.subsets` is their interface.
 
-All functions take float64 scores (B, n), int64 weights (B, n) and capacities (B,), C-contiguous, checked by the
-caller: capacities >= 0, scores < +inf, and -inf for an item that must not or cannot be chosen (w > C). ``exactly`` asks for a total
-weight of exactly the capacity; the weights must then be 1 (top-k). Three algorithms, one a section below:
+All functions take float64 scores (B, n), int64 weights (B, n) and capacities (B,), C-contiguous and checked by the
+caller: scores < +inf, -inf for an item that must not or cannot be chosen, 0 <= capacities <= the sum of the weights.
+``exactly`` asks for a total weight of exactly the capacity; the weights must then be 1 (top-k). Three algorithms, one a
+section below:
 
 - **contour** (Shannon, top-k): no table; time O(n) for every k.
-- **linear** (Shannon, knapsack): the recursion on probabilities instead of their logarithms, two multiplications a cell.
+- **linear** (Shannon, knapsack): the recursion on probabilities instead of logarithms, two multiplications a cell.
 - **table** (every regulariser and problem): the recursion of :mod:`lib.dp`, cell by cell.
 
 Rows of a table are kept at every :math:`\sqrt n`-th item and computed again in between, so that the memory is
@@ -35,7 +36,7 @@ CODES = {"shannon": SHANNON, "tsallis": TSALLIS, "gini": GINI}
 
 
 def _kernel(function):
-    # nogil, and no parallel loops: kernels run in several Python threads at once, which Numba's own threads do not allow.
+    # nogil, and no parallel loops: kernels run in several Python threads at once, which Numba's own threads cannot.
     # error_model: Python's check for division by zero would keep loops from being vectorised.
     return numba.njit(function, cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 
@@ -74,19 +75,25 @@ class Solution(NamedTuple):
 
 def marginals(theta, weights, capacity, *, gamma, regularizer, exactly) -> Solution:
     """The smoothed maximum and the marginals, from the same sweeps."""
-    batch, n = theta.shape
-    out = Solution(np.empty(batch), np.zeros((batch, n)), np.zeros(batch), np.zeros(batch), np.ones(batch, np.bool_))
-    _marginals(theta, weights, capacity, gamma, CODES[regularizer], exactly, *out)
+    batch = len(theta)
+    out = Solution(np.empty(batch), np.zeros_like(theta), np.zeros(batch), np.zeros(batch), np.ones(batch, np.bool_))
+    if regularizer == "shannon":
+        solve = _contour_marginals_batch if exactly else _linear_marginals_batch
+        solve(theta, weights, capacity, gamma, *out)
+    if out.tabled.any():
+        _table_marginals_batch(theta, weights, capacity, gamma, CODES[regularizer], exactly, *out)
     return out
 
 
 def hessian_product(theta, weights, capacity, v, solution, *, gamma, regularizer, exactly) -> np.ndarray:
     """The Hessian of the smoothed maximum times v (B, n)."""
-    product = np.zeros_like(theta)
-    _hessian_product(
-        theta, weights, capacity, gamma, CODES[regularizer], exactly, v,
-        solution.marginals, solution.tilt, solution.tabled, product,
-    )  # fmt: skip
+    product, tabled = np.zeros_like(theta), solution.tabled
+    if not tabled.all():
+        multiply = _contour_product_batch if exactly else _linear_product_batch
+        multiply(theta, weights, capacity, gamma, solution.tilt, v, solution.marginals, tabled, product)
+    if tabled.any():
+        code, total = CODES[regularizer], np.empty(len(theta))
+        _table_gradient_batch(theta, weights, capacity, gamma, code, exactly, False, v, tabled, total, product)
     return product
 
 
@@ -100,7 +107,8 @@ def entropy(theta, weights, capacity, solution, *, gamma, regularizer, exactly):
         options = {"gamma": gamma, "regularizer": regularizer, "exactly": exactly}
         return total, hessian_product(theta, weights, capacity, direction, solution, **options) / -gamma
     total, gradient = np.empty(len(theta)), np.zeros_like(theta)
-    _entropy(theta, weights, capacity, gamma, CODES[regularizer], exactly, total, gradient)
+    code = CODES[regularizer]
+    _table_gradient_batch(theta, weights, capacity, gamma, code, exactly, True, theta, solution.tabled, total, gradient)
     return total, gradient
 
 
@@ -113,7 +121,7 @@ def log_prob(theta, weights, capacity, subsets, solution, *, gamma, regularizer,
         log = -solution.excess - mismatch.sum(axis=-1) - solution.tilt / gamma * slack
         return np.where(fits, log, -np.inf)
     out = np.zeros(subsets.shape[:-1])
-    _log_prob(theta, weights, capacity, gamma, CODES[regularizer], exactly, subsets, out)
+    _table_log_prob_batch(theta, weights, capacity, gamma, CODES[regularizer], exactly, subsets, out)
     return out
 
 
@@ -121,16 +129,19 @@ def log_prob_gradient(theta, weights, capacity, subsets, upstream, solution, *, 
     """The sum over S of upstream (S, B) times the gradient of the log-probability of subsets (S, B, n): (B, n)."""
     if regularizer == "shannon":
         return (upstream[..., None] * (subsets - solution.marginals)).sum(axis=0) / gamma
-    gradient = np.zeros_like(theta)
-    _log_prob_gradient(theta, weights, capacity, gamma, CODES[regularizer], exactly, subsets, upstream, gradient)
+    gradient, code = np.zeros_like(theta), CODES[regularizer]
+    _table_log_prob_gradient_batch(theta, weights, capacity, gamma, code, exactly, subsets, upstream, gradient)
     return gradient
 
 
 def sample(theta, weights, capacity, seeds, solution, *, gamma, regularizer, exactly) -> np.ndarray:
     """Subsets (S, B, n), 0/1 in int8, one for each of the seeds (S, B), uint64."""
-    subsets = np.zeros((*seeds.shape, theta.shape[1]), np.int8)
-    code = CODES[regularizer]
-    _sample(theta, weights, capacity, gamma, code, exactly, solution.tilt, solution.tabled, seeds, subsets)
+    subsets, tabled = np.zeros((*seeds.shape, theta.shape[1]), np.int8), solution.tabled
+    if not tabled.all():
+        draw = _contour_sample_batch if exactly else _linear_sample_batch
+        draw(theta, weights, capacity, gamma, solution.tilt, seeds, tabled, subsets)
+    if tabled.any():
+        _table_sample_batch(theta, weights, capacity, gamma, CODES[regularizer], exactly, seeds, tabled, subsets)
     return subsets
 
 
@@ -138,8 +149,19 @@ def mode(theta, weights, capacity) -> np.ndarray:
     """The best subset of each knapsack (B, n), 0/1 in int8: the table for the maximum itself, walked back."""
     batch = len(theta)
     seeds, subsets = np.zeros((1, batch), np.uint64), np.zeros((1, *theta.shape), np.int8)
-    _sample(theta, weights, capacity, 1.0, HARD, False, np.zeros(batch), np.ones(batch, np.bool_), seeds, subsets)
+    _table_sample_batch(theta, weights, capacity, 1.0, HARD, False, seeds, np.ones(batch, np.bool_), subsets)
     return subsets[0]
+
+
+def support_size(theta, weights, capacity, *, gamma, regularizer, exactly) -> int:
+    """How many subsets one problem's law (n,) can draw, counted over its coins that can fall on either side."""
+    w, reduced, heads, tails = _table_coins(theta, weights, capacity, gamma, CODES[regularizer], exactly)
+    counts = np.full(reduced + 1, int(not exactly), object)
+    counts[0] = 1
+    for i in range(len(w)):
+        taken = np.concatenate([np.zeros(min(w[i], reduced + 1), object), counts[: max(reduced + 1 - w[i], 0)]])
+        counts = np.where(tails[i], counts, 0) + np.where(heads[i], taken, 0)
+    return int(counts[reduced])
 
 
 def workspace(n: int, capacity: int) -> int:
@@ -156,75 +178,6 @@ def _mismatch(margin, chosen):
     """Σ|η| over what differs from taking the items of positive margin, as terms; a mask's -inf times 0 is 0."""
     differs = np.where(margin > 0, 1.0 - chosen, chosen)
     return np.where(differs == 0, 0.0, np.abs(margin)) * differs
-
-
-# ---- one batch: which algorithm ----
-
-
-@_kernel
-def _marginals(theta, weights, capacity, gamma, code, exactly, value, y, tilt, excess, tabled):
-    for b in range(len(theta)):
-        if code == SHANNON:
-            if exactly:
-                tabled[b] = False
-                tilt[b], excess[b] = _contour_marginals(theta[b], capacity[b], gamma, y[b])
-            else:
-                fine, tilt[b], excess[b] = _linear_marginals(theta[b], weights[b], capacity[b], gamma, y[b])
-                tabled[b] = not fine
-        if tabled[b]:
-            value[b] = _table_marginals(theta[b], weights[b], capacity[b], gamma, code, exactly, y[b])
-            if code == SHANNON:
-                tilt[b], excess[b] = 0.0, value[b] / gamma
-                for i in range(len(theta[b])):
-                    excess[b] -= max(theta[b, i], 0.0) / gamma
-        else:
-            value[b] = tilt[b] * capacity[b] + gamma * excess[b]
-            for i in range(len(theta[b])):
-                value[b] += max(theta[b, i] - tilt[b] * weights[b, i], 0.0)
-
-
-@_kernel
-def _hessian_product(theta, weights, capacity, gamma, code, exactly, v, y, tilt, tabled, product):
-    for b in range(len(theta)):
-        if tabled[b]:
-            _table_gradient(theta[b], weights[b], capacity[b], gamma, code, exactly, False, v[b], product[b])
-        elif exactly:
-            _contour_product(theta[b], capacity[b], gamma, tilt[b], v[b], y[b], product[b])
-        else:
-            _linear_product(theta[b], weights[b], capacity[b], gamma, tilt[b], v[b], product[b])
-
-
-@_kernel
-def _entropy(theta, weights, capacity, gamma, code, exactly, total, gradient):
-    for b in range(len(theta)):
-        total[b] = _table_gradient(
-            theta[b], weights[b], capacity[b], gamma, code, exactly, True, theta[b], gradient[b]
-        )
-
-
-@_kernel
-def _log_prob(theta, weights, capacity, gamma, code, exactly, subsets, out):
-    for b in range(len(theta)):
-        _table_log_prob(theta[b], weights[b], capacity[b], gamma, code, exactly, subsets[:, b], out[:, b])
-
-
-@_kernel
-def _log_prob_gradient(theta, weights, capacity, gamma, code, exactly, subsets, upstream, gradient):
-    for b in range(len(theta)):
-        _table_log_prob_gradient(
-            theta[b], weights[b], capacity[b], gamma, code, exactly, subsets[:, b], upstream[:, b], gradient[b]
-        )
-
-
-@_kernel
-def _sample(theta, weights, capacity, gamma, code, exactly, tilt, tabled, seeds, subsets):
-    for b in range(len(theta)):
-        if tabled[b]:
-            _table_sample(theta[b], weights[b], capacity[b], gamma, code, exactly, seeds[:, b], subsets[:, b])
-        elif exactly:
-            _contour_sample(theta[b], capacity[b], gamma, tilt[b], seeds[:, b], subsets[:, b])
-        else:
-            _linear_sample(theta[b], weights[b], capacity[b], gamma, tilt[b], seeds[:, b], subsets[:, b])
 
 
 # ---- arithmetic ----
@@ -256,20 +209,24 @@ def _exp(x):
     r4 = r2 * r2
     y = (1 + r) + r2 * (1 / 2 + r / 6)
     y += r4 * ((1 / 24 + r / 120) + r2 * (1 / 720 + r / 5040))
-    y += r4 * r4 * ((1 / 40320 + r / 362880) + r2 * (1 / 3628800 + r / 39916800) + r4 * (1 / 479001600 + r / 6227020800))
+    y += (
+        r4 * r4 * ((1 / 40320 + r / 362880) + r2 * (1 / 3628800 + r / 39916800) + r4 * (1 / 479001600 + r / 6227020800))
+    )
     power = _float((_bits(shifted) + 1023) << 52)
     return y * power if x >= -708.0 else 0.0
 
 
 @_kernel
 def _log1p(x):
-    """log(1 + x) for 0 <= x <= 1, within a few ulp, by 2 artanh(x / (2 + x))."""
+    """log(1 + x) for 0 <= x <= 1, within a few ulp: 2 artanh(s) = 2 (s + s^3/3 + ...) with s = x / (2 + x) <= 1/3."""
     s = x / (2.0 + x)
     z = s * s
-    series = 1 / 33
-    for odd in (31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1):
-        series = series * z + 1 / odd
-    return 2.0 * s * series
+    z2 = z * z
+    z4 = z2 * z2
+    z8 = z4 * z4
+    y = (1 + z / 3) + z2 * (1 / 5 + z / 7) + z4 * ((1 / 9 + z / 11) + z2 * (1 / 13 + z / 15))
+    y += z8 * ((1 / 17 + z / 19) + z2 * (1 / 21 + z / 23) + z4 * ((1 / 25 + z / 27) + z2 * (1 / 29 + z / 31)))
+    return 2.0 * s * (y + z8 * z8 / 33)
 
 
 @_kernel
@@ -290,7 +247,7 @@ def _unmasked(theta):
 
 @_kernel
 def _chances(theta, weights, tilt, gamma, p, q):
-    """p = σ((θ - λw)/γ) and q = 1 - p, both to full relative precision; the mean and the variance of Σ w x."""
+    """Fill p = σ((θ - λw)/γ) and q = 1 - p, both to full relative precision; return the mean and variance of Σ w x."""
     mean, variance = 0.0, 0.0
     for i in range(len(theta)):
         eta = (theta[i] - tilt * weights[i]) / gamma
@@ -326,6 +283,15 @@ def _tilt(theta, weights, capacity, gamma, low, high, p, q):
 
 
 @_kernel
+def _gain(theta, weights, tilt):
+    """Σ max(θ - λw, 0)"""
+    total = 0.0
+    for i in range(len(theta)):
+        total += max(theta[i] - tilt * weights[i], 0.0)
+    return total
+
+
+@_kernel
 def _total_excess(p, q):
     """Σ log(1 + e^-|η|), from max(p, q) = 1/(1 + e^-|η|): one logarithm for many factors."""
     total = 0.0
@@ -339,10 +305,10 @@ def _total_excess(p, q):
 
 # ---- contour: Shannon, exactly k ----
 #
-# Let S be a sum of independent Bernoulli(p_i), with the tilt chosen so that its mean is k, and φ(t) = Π (q_i + p_i e^it).
-# By the trapezoid rule on the unit circle, P(S = k) = (1/M) Σ_m e^(-ik t_m) φ(t_m), t_m = 2πm/M, which errs by
-# P(S = k ± M) + ...; and y_i = p_i P(S without i = k - 1) / P(S = k) = Σ_m Re[W_m σ(η_i + i t_m)], where W_m has the
-# common factors. M must be odd: an even one has a node at t = π, where q + p e^it = 0 for p = ½.
+# Let S be a sum of independent Bernoulli(p_i), tilted so that its mean is about k, and φ(t) = Π (q_i + p_i e^it). By the
+# trapezoid rule on the unit circle, P(S = k) = (1/M) Σ_m e^(-ik t_m) φ(t_m), t_m = 2πm/M, which errs by P(S = k ± M) +
+# ...; and y_i = p_i P(S without i = k - 1) / P(S = k) = Σ_m Re[W_m σ(η_i + i t_m)], where W_m has the common factors.
+# M must be odd: an even one has a node at t = π, where q + p e^it = 0 for p = ½.
 
 
 @_kernel
@@ -373,7 +339,7 @@ def _characteristic(p, q, cosine, sine, real, imaginary):
 
 @_kernel
 def _contour_nodes(p, q, k):
-    """cos t, sin t and the weights W of the nodes, as real and imaginary parts, and log P(S = k)."""
+    """The cosines, sines and weights W of the nodes t, W as real and imaginary parts, and log P(S = k)."""
     n = len(p)
     variance = 0.0
     for i in range(n):
@@ -446,6 +412,14 @@ def _contour_marginals(theta, k, gamma, y):
 
 
 @_kernel
+def _contour_marginals_batch(theta, weights, capacity, gamma, value, y, tilt, excess, tabled):
+    for b in range(len(theta)):
+        tilt[b], excess[b] = _contour_marginals(theta[b], capacity[b], gamma, y[b])
+        value[b] = tilt[b] * capacity[b] + gamma * excess[b] + _gain(theta[b], weights[b], tilt[b])
+        tabled[b] = False
+
+
+@_kernel
 def _contour_product(theta, k, gamma, tilt, v, y, product):
     r"""Cov(x, v·x) / γ, from d log φ = Σ_j σ(η_j + it) dη_j and σ' = σ(1 - σ).
 
@@ -487,6 +461,12 @@ def _contour_product(theta, k, gamma, tilt, v, y, product):
 
 
 @_kernel
+def _contour_product_batch(theta, weights, capacity, gamma, tilt, v, y, tabled, product):
+    for b in range(len(theta)):
+        _contour_product(theta[b], capacity[b], gamma, tilt[b], v[b], y[b], product[b])
+
+
+@_kernel
 def _contour_sample(theta, k, gamma, tilt, seeds, subsets):
     """Independent coins of chance p, thrown again until k show: accepted with P(S = k), about 0.4 / sd."""
     items = _unmasked(theta)
@@ -507,6 +487,12 @@ def _contour_sample(theta, k, gamma, tilt, seeds, subsets):
                 chosen += take
                 if chosen > k:
                     break
+
+
+@_kernel
+def _contour_sample_batch(theta, weights, capacity, gamma, tilt, seeds, tabled, subsets):
+    for b in range(len(theta)):
+        _contour_sample(theta[b], capacity[b], gamma, tilt[b], seeds[:, b], subsets[:, b])
 
 
 # ---- linear: Shannon, knapsack ----
@@ -539,7 +525,7 @@ def _divided(theta, weights, capacity):
 @_kernel
 def _stride(n):
     """Items in a block."""
-    return int(math.ceil(math.sqrt(n)))
+    return math.ceil(math.sqrt(n))
 
 
 @_kernel
@@ -566,7 +552,7 @@ def _linear_start(theta, weights, capacity, gamma, tilt):
     first[n] = reduced
     for i in range(n - 1, -1, -1):
         first[i] = max(first[i + 1] - w[i], 0)
-    return items, scores, w, reduced, divisor, first, tilt, p, q
+    return items, w, reduced, divisor, first, tilt, p, q
 
 
 @_kernel
@@ -654,7 +640,7 @@ def _linear_sweep(w, p, q, decay, reduced, first, kept, rows):
 @_kernel
 def _linear_marginals(theta, weights, capacity, gamma, y):
     """Fills y; returns whether Z was safe, the tilt and the excess."""
-    items, scores, w, reduced, divisor, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, np.nan)
+    items, w, reduced, divisor, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, np.nan)
     n, excess = len(items), _total_excess(p, q)
     if w.sum() <= reduced:  # independent items
         y[items] = p
@@ -685,9 +671,17 @@ def _linear_marginals(theta, weights, capacity, gamma, y):
 
 
 @_kernel
+def _linear_marginals_batch(theta, weights, capacity, gamma, value, y, tilt, excess, tabled):
+    for b in range(len(theta)):
+        safe, tilt[b], excess[b] = _linear_marginals(theta[b], weights[b], capacity[b], gamma, y[b])
+        value[b] = tilt[b] * capacity[b] + gamma * excess[b] + _gain(theta[b], weights[b], tilt[b])
+        tabled[b] = not safe
+
+
+@_kernel
 def _linear_product(theta, weights, capacity, gamma, tilt, v, product):
     """Cov(x, v·x) / γ, by the derivatives of both sweeps in the direction v."""
-    items, _, w, reduced, _, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, tilt)
+    items, w, reduced, _, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, tilt)
     n, v = len(items), v[items]
     if w.sum() <= reduced:
         product[items] = p * q * v / gamma
@@ -728,6 +722,13 @@ def _linear_product(theta, weights, capacity, gamma, tilt, v, product):
 
 
 @_kernel
+def _linear_product_batch(theta, weights, capacity, gamma, tilt, v, y, tabled, product):
+    for b in range(len(theta)):
+        if not tabled[b]:
+            _linear_product(theta[b], weights[b], capacity[b], gamma, tilt[b], v[b], product[b])
+
+
+@_kernel
 def _linear_fill_dot(rows, rows_dot, start, stop, w, p, q, v, first):
     for i in range(start, stop):
         j = i - start
@@ -737,7 +738,7 @@ def _linear_fill_dot(rows, rows_dot, start, stop, w, p, q, v, first):
 @_kernel
 def _linear_sample(theta, weights, capacity, gamma, tilt, seeds, subsets):
     """Walk the rows back: take item i with chance p G(c - w) / (q G(c) + p G(c - w))."""
-    items, _, w, reduced, _, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, tilt)
+    items, w, reduced, _, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, tilt)
     n = len(items)
     budget = np.full(len(seeds), reduced)
     state = seeds.copy()
@@ -766,13 +767,20 @@ def _linear_sample(theta, weights, capacity, gamma, tilt, seeds, subsets):
                         budget[s] = c - w[i]
 
 
+@_kernel
+def _linear_sample_batch(theta, weights, capacity, gamma, tilt, seeds, tabled, subsets):
+    for b in range(len(theta)):
+        if not tabled[b]:
+            _linear_sample(theta[b], weights[b], capacity[b], gamma, tilt[b], seeds[:, b], subsets[:, b])
+
+
 # ---- table: every regulariser, at most or exactly ----
 #
 # The table holds V/γ. Row i has the cells first[i] .. last[i]: those from which the one cell of the last row is reached
 # and, where the total must be exact, that some subset of the first i items reaches. So no cell is infinite.
 
 #: A table of so many cells is kept whole, rather than computed twice.
-SMALL = 1 << 18
+SMALL = 1 << 16
 
 
 @_kernel
@@ -955,6 +963,14 @@ def _table_marginals(theta, weights, capacity, gamma, code, exactly, y):
 
 
 @_kernel
+def _table_marginals_batch(theta, weights, capacity, gamma, code, exactly, value, y, tilt, excess, tabled):
+    for b in range(len(theta)):
+        if tabled[b]:
+            value[b] = _table_marginals(theta[b], weights[b], capacity[b], gamma, code, exactly, y[b])
+            excess[b] = (value[b] - _gain(theta[b], weights[b], 0.0)) / gamma
+
+
+@_kernel
 def _expected_row(stay, come, v, chance, out):
     for j in range(len(out)):
         out[j] = stay[j] + chance[j] * (come[j] + v - stay[j])
@@ -1056,6 +1072,15 @@ def _table_gradient(theta, weights, capacity, gamma, code, exactly, of_entropy, 
 
 
 @_kernel
+def _table_gradient_batch(theta, weights, capacity, gamma, code, exactly, of_entropy, v, tabled, total, gradient):
+    for b in range(len(theta)):
+        if tabled[b]:
+            total[b] = _table_gradient(
+                theta[b], weights[b], capacity[b], gamma, code, exactly, of_entropy, v[b], gradient[b]
+            )
+
+
+@_kernel
 def _table_sample(theta, weights, capacity, gamma, code, exactly, seeds, subsets):
     """Walk the table back: take item i with chance P_i(c)."""
     items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
@@ -1075,6 +1100,28 @@ def _table_sample(theta, weights, capacity, gamma, code, exactly, seeds, subsets
                 if u < take[i - start, budget[s]]:
                     subsets[s, items[i]] = 1
                     budget[s] -= w[i]
+
+
+@_kernel
+def _table_sample_batch(theta, weights, capacity, gamma, code, exactly, seeds, tabled, subsets):
+    for b in range(len(theta)):
+        if tabled[b]:
+            _table_sample(theta[b], weights[b], capacity[b], gamma, code, exactly, seeds[:, b], subsets[:, b])
+
+
+@_kernel
+def _table_coins(theta, weights, capacity, gamma, code, exactly):
+    """For each item and cell, whether it can be taken and whether it can be left."""
+    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
+    n = len(items)
+    rows, take = np.zeros((2, reduced + 1)), np.zeros((1, reduced + 1))
+    heads, tails = np.zeros((n, reduced + 1), np.bool_), np.zeros((n, reduced + 1), np.bool_)
+    for i in range(n):
+        _table_fill(code, rows, take, 0, 1, scores[i:], w[i:], first[i:], last[i:])
+        rows[0] = rows[1]
+        for c in range(first[i + 1], last[i + 1] + 1):
+            heads[i, c], tails[i, c] = take[0, c] > 0.0, take[0, c] < 1.0
+    return w, reduced, heads, tails
 
 
 @_kernel
@@ -1112,6 +1159,12 @@ def _table_log_prob(theta, weights, capacity, gamma, code, exactly, subsets, out
 
 
 @_kernel
+def _table_log_prob_batch(theta, weights, capacity, gamma, code, exactly, subsets, out):
+    for b in range(len(theta)):
+        _table_log_prob(theta[b], weights[b], capacity[b], gamma, code, exactly, subsets[:, b], out[:, b])
+
+
+@_kernel
 def _table_log_prob_gradient(theta, weights, capacity, gamma, code, exactly, subsets, upstream, gradient):
     """Each walk adds, at each of its cells, d log P = P'/P dt or -P'/(1 - P) dt to one backward sweep.
 
@@ -1145,3 +1198,11 @@ def _table_log_prob_gradient(theta, weights, capacity, gamma, code, exactly, sub
             gradient[items[i]] = flow
             _flow_back(reach, taken, before, first[i], last[i], last[i + 1], w[i])
             reach, before = before, reach
+
+
+@_kernel
+def _table_log_prob_gradient_batch(theta, weights, capacity, gamma, code, exactly, subsets, upstream, gradient):
+    for b in range(len(theta)):
+        _table_log_prob_gradient(
+            theta[b], weights[b], capacity[b], gamma, code, exactly, subsets[:, b], upstream[:, b], gradient[b]
+        )

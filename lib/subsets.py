@@ -1,0 +1,433 @@
+r"""Differentiable choice of a subset: k of n items, or what fits in a knapsack, as probability distributions.
+
+.. math::
+
+    \max_{x \in \{0, 1\}^n} \langle\theta, x\rangle \quad\text{subject to}\quad
+    \textstyle\sum_i x_i = k \quad\text{or}\quad \langle w, x\rangle \le C
+
+is solved by a dynamic program of binary maxima. :class:`TopK` and :class:`Knapsack` replace each maximum by a smoothed
+one (:mod:`lib.smoothmax`): the value becomes differentiable in the scores, its gradient is the vector of marginals
+:math:`\mathbb E\,x` of a distribution over the subsets that fit, and the probabilities to take met on the way are that
+distribution's coins. With Shannon entropy it is the Gibbs law :math:`p(x) \propto e^{\langle\theta, x\rangle/\gamma}`.
+
+Source: the framework is that of Vivier-Ardisson et al., *Differentiable knapsack and top-k operators via dynamic
+programming* (arXiv 2601.21775), as its abstract describes it; :mod:`lib.dp` has the recursions to read, and
+:mod:`lib.kernels` the fast ones that run here. The contour method for top-k is our derivation; Fourier methods for
+sums of Bernoulli variables are in Hong, *On computing the distribution function for the Poisson binomial distribution*
+(2013).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import psutil
+import torch
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.distributions import Distribution, constraints
+
+from lib import _validate, kernels
+
+#: Weights may not be larger: their sums have to stay exact.
+HEAVIEST = 10**12
+
+
+class _Value(Function):
+    """V(θ), whose gradient is the marginals: differentiable twice."""
+
+    @staticmethod
+    def forward(ctx, theta, problem):
+        ctx.save_for_backward(theta)
+        ctx.problem = problem
+        return problem._batched(problem._solve().value)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (theta,) = ctx.saved_tensors
+        return grad.unsqueeze(-1) * _Mean.apply(theta, ctx.problem), None
+
+
+class _Mean(Function):
+    """y(θ) = ∇V(θ): the Jacobian is symmetric, so that the vector-Jacobian product is the Hessian product."""
+
+    @staticmethod
+    def forward(ctx, theta, problem):
+        ctx.problem = problem
+        return problem._batched(problem._solve().marginals)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        problem = ctx.problem
+        v = problem._flat(grad)
+        return problem._batched(
+            kernels.hessian_product(*problem._arrays, v, problem._solve(), **problem._options)
+        ), None
+
+
+class _Entropy(Function):
+    @staticmethod
+    def forward(ctx, theta, problem):
+        entropy, gradient = kernels.entropy(*problem._arrays, problem._solve(), **problem._options)
+        ctx.save_for_backward(problem._batched(gradient))
+        return problem._batched(entropy)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        (gradient,) = ctx.saved_tensors
+        return grad.unsqueeze(-1) * gradient, None
+
+
+class _LogProb(Function):
+    @staticmethod
+    def forward(ctx, theta, problem, subsets):
+        """Subsets (S, B, n) in int8; returns (S, B)."""
+        log_prob = kernels.log_prob(*problem._arrays, subsets, problem._solve(), **problem._options)
+        ctx.problem, ctx.subsets, ctx.possible = problem, subsets, log_prob > -np.inf
+        return problem._tensor(log_prob)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        problem = ctx.problem
+        upstream = np.where(ctx.possible, grad.detach().cpu().double().numpy(), 0.0)
+        arguments = (*problem._arrays, ctx.subsets, upstream, problem._solve())
+        return problem._batched(kernels.log_prob_gradient(*arguments, **problem._options)), None, None
+
+
+class _Subsets(Distribution):
+    """What :class:`TopK` and :class:`Knapsack` share."""
+
+    arg_constraints = {}  # noqa: RUF012  (torch's own convention)
+    support = constraints.independent(constraints.boolean, 1)
+    has_rsample = False
+
+    def __init__(self, theta, weights, capacity, *, gamma, regularizer, exactly):
+        """``weights`` and ``capacity`` int64 on the CPU, of the batch's shape, already checked."""
+        *batch, n = theta.shape
+        self.theta, self._weights, self._capacity = theta, weights, capacity
+        self.gamma, self.regularizer = gamma, regularizer
+        self._options = {"gamma": gamma, "regularizer": regularizer, "exactly": exactly}
+        # a budget beyond all the weights is no budget; an item that is heavier than the budget is as good as masked
+        budget = capacity if exactly else torch.minimum(capacity, weights.sum(dim=-1))
+        scores = theta.detach().to("cpu", torch.float64).masked_fill(weights > budget.unsqueeze(-1), -torch.inf)
+        self._arrays = tuple(
+            np.ascontiguousarray(array.reshape(shape).numpy())
+            for array, shape in ((scores, (-1, n)), (weights, (-1, n)), (budget, (-1,)))
+        ) if math.prod(batch) else (np.zeros((0, n)), np.zeros((0, n), np.int64), np.zeros(0, np.int64))  # fmt: skip
+        self._solution = None
+        super().__init__(torch.Size(batch), torch.Size([n]), validate_args=False)
+
+    def _solve(self) -> kernels.Solution:
+        if self._solution is None:
+            self._solution = kernels.marginals(*self._arrays, **self._options)
+        return self._solution
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.theta.device, self.theta.dtype)
+
+    def _batched(self, array: np.ndarray) -> torch.Tensor:
+        """(B, ...) as a tensor of the batch's shape, on the device and in the type of the scores."""
+        return self._tensor(array).reshape(self.batch_shape + array.shape[1:])
+
+    def _flat(self, tensor: torch.Tensor) -> np.ndarray:
+        """A tensor (..., n) as (B, n) in float64."""
+        return np.ascontiguousarray(tensor.detach().cpu().double().numpy()).reshape(self._arrays[0].shape)
+
+    @property
+    def value(self) -> torch.Tensor:
+        r"""The smoothed maximum (...), at least the hard one with Shannon; its gradient is the marginals."""
+        return _Value.apply(self.theta, self)
+
+    @property
+    def mean(self) -> torch.Tensor:
+        """The marginals (..., n): the probability of each item to be chosen. Differentiable once."""
+        return _Mean.apply(self.theta, self)
+
+    @property
+    def variance(self) -> torch.Tensor:
+        mean = self.mean
+        return mean * (1 - mean)
+
+    def sample(self, sample_shape=(), *, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Independent exact draws (sample_shape, ..., n) of 0 and 1, in the type of the scores."""
+        _validate.generator(generator)
+        shape = self._extended_shape(torch.Size(sample_shape))
+        number = math.prod(torch.Size(sample_shape))
+        device = "cpu" if generator is None else generator.device
+        bits = torch.randint(-(2**63), 2**63 - 1, (number, len(self._arrays[0])), generator=generator, device=device)
+        seeds = bits.cpu().numpy().view(np.uint64)
+        return self._tensor(kernels.sample(*self._arrays, seeds, self._solve(), **self._options)).reshape(shape)
+
+    def straight_through(self, sample_shape=(), *, generator: torch.Generator | None = None) -> torch.Tensor:
+        """A draw whose gradient is declared to be that of the marginals (biased, of low variance)."""
+        mean = self.mean
+        return self.sample(sample_shape, generator=generator) + (mean - mean.detach())
+
+    def log_prob(self, value) -> torch.Tensor:
+        """The log-probability of subsets (..., n) of 0 and 1: -inf for what is never drawn. Differentiable once."""
+        subsets = self._zeros_and_ones("value", value)
+        shape = torch.broadcast_shapes(subsets.shape[:-1], self.batch_shape)
+        batch = shape[len(shape) - len(self.batch_shape) :]
+        if batch != self.batch_shape:
+            return self.expand(batch).log_prob(value)
+        chosen = subsets.expand(*shape, -1).to("cpu", torch.int8).reshape(-1, *self._arrays[0].shape)
+        chosen = chosen.contiguous().numpy() if shape.numel() else np.zeros((0, *self._arrays[0].shape), np.int8)
+        return _LogProb.apply(self.theta, self, chosen).reshape(shape)
+
+    def _zeros_and_ones(self, name: str, value) -> torch.Tensor:
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{name} must be a torch tensor of 0 and 1, got {type(value).__name__}")
+        shape = self.batch_shape + self.event_shape
+        try:
+            torch.broadcast_shapes(value.shape, shape)
+            fits = value.ndim > 0 and value.shape[-1] == shape[-1]
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(f"{name} must fit the shape {tuple(shape)}, got {tuple(value.shape)}")
+        value = value.detach()
+        wrong = (value != 0) & (value != 1)
+        if wrong.any():
+            raise ValueError(f"{name} must hold only 0 and 1, got {value[wrong][0].item()}")
+        return value
+
+    def entropy(self) -> torch.Tensor:
+        """The entropy of the distribution over subsets, in nats (...). Differentiable once."""
+        return _Entropy.apply(self.theta, self)
+
+    def support_size(self):
+        """How many subsets have a positive probability: an exact int, or nested lists of them for a batch.
+
+        With Shannon these are all the subsets that fit; Tsallis and Gini leave many out.
+        """
+        sizes = np.empty(len(self._arrays[0]), object)
+        for b in range(len(sizes)):
+            sizes[b] = self._support_size(*(array[b] for array in self._arrays))
+        return sizes.reshape(self.batch_shape).tolist()
+
+    def _support_size(self, theta, weights, capacity) -> int:
+        if self.regularizer != "shannon":
+            return kernels.support_size(theta, weights, capacity, **self._options)
+        return self._fitting(weights[theta > -np.inf].tolist(), int(capacity))
+
+    def __repr__(self):
+        shape = tuple(self.batch_shape + self.event_shape)
+        return f"{type(self).__name__}(theta of shape {shape}, gamma={self.gamma:g}, regularizer={self.regularizer!r})"
+
+
+class TopK(_Subsets):
+    r"""A distribution over the subsets of exactly k of n items with scores θ.
+
+    .. math::
+
+        V_0(0) = 0, \quad V_i(c) = \max\nolimits_\Omega\bigl(V_{i-1}(c - 1) + \theta_i,\, V_{i-1}(c)\bigr), \qquad
+        \texttt{value} = V_n(k), \quad \texttt{mean} = \nabla_\theta V_n(k) = \mathbb E\,x .
+
+    With Shannon entropy, V is :math:`\gamma\log\sum_{|S| = k} e^{\theta(S)/\gamma}`, and k = 1 is the softmax. The time
+    is O(n), whatever k; with Tsallis and Gini it is O(n k), and the result depends on the order of the items.
+
+    Args:
+        theta: scores (..., n), float16 to float64, -inf for an item that must not be chosen.
+        k: how many to choose, an integer in [0, n] or an integer tensor that broadcasts with the batch (...).
+        gamma: temperature, in units of the scores: towards 0 the k best, towards infinity (Shannon) all alike.
+        regularizer: "shannon", "tsallis" (α = 1.5) or "gini".
+
+    Raises:
+        TypeError: scores, k or regularizer of the wrong type.
+        ValueError: values or shapes that are not allowed, or fewer than k items that are not masked.
+
+    Source: see :mod:`lib.subsets`; Shannon's is the conditional Bernoulli law.
+
+    >>> choice = TopK(torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64), 2)
+    >>> choice.mean
+    tensor([0.7553, 0.9100, 0.3348], dtype=torch.float64)
+    >>> choice.mode, choice.support_size()
+    (tensor([1., 1., 0.], dtype=torch.float64), 3)
+    """
+
+    def __init__(self, theta, k, *, gamma: float = 1.0, regularizer: str = "shannon"):
+        theta, gamma, regularizer = _checked(theta, gamma, regularizer)
+        n = theta.shape[-1]
+        k = _validate.integers("k", k, low=0, high=n, shape="the batch")
+        batch = _common(theta=(theta.shape[:-1], "(..., n)"), k=(k.shape, "(...)"))
+        theta, k = theta.expand(*batch, n), k.expand(batch)
+        free = (theta.detach() > -torch.inf).sum(dim=-1).cpu()
+        if (free < k).any():
+            few = free[free < k][0].item()
+            raise ValueError(f"theta must leave k = {k[free < k][0].item()} items that are not -inf, got {few}")
+        if regularizer != "shannon":
+            _check_memory("k", n, int(k.max()) if k.numel() else 0)
+        self.k = k
+        weights = torch.ones((), dtype=torch.int64).expand(*batch, n)
+        super().__init__(theta, weights, k, gamma=gamma, regularizer=regularizer, exactly=True)
+
+    def expand(self, batch_shape, _instance=None):
+        batch = torch.Size(batch_shape)
+        theta, k = self.theta.expand(*batch, self.event_shape[0]), self.k.expand(batch)
+        return TopK(theta, k, gamma=self.gamma, regularizer=self.regularizer)
+
+    @property
+    def mode(self) -> torch.Tensor:
+        """The k best items, as 0 and 1 (..., n); of equal scores the first."""
+        theta = self.theta.detach()
+        rank = theta.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+        return (rank < self.k.to(theta.device).unsqueeze(-1)).to(theta.dtype)
+
+    @staticmethod
+    def _fitting(weights, k) -> int:
+        return math.comb(len(weights), k)
+
+
+class Knapsack(_Subsets):
+    r"""A distribution over the subsets of n items, with scores θ and integer weights w, of total weight at most C.
+
+    .. math::
+
+        V_0(c) = 0, \quad V_i(c) = \max\nolimits_\Omega\bigl(V_{i-1}(c - w_i) + \theta_i,\, V_{i-1}(c)\bigr), \qquad
+        \texttt{value} = V_n(C), \quad \texttt{mean} = \nabla_\theta V_n(C) = \mathbb E\,x .
+
+    With Shannon entropy, V is :math:`\gamma\log\sum_{w(S) \le C} e^{\theta(S)/\gamma}`, and without a binding capacity
+    the items are independent. The time is O(n C), the memory O(√n C). With Tsallis and Gini the result depends on the
+    order of the items.
+
+    Args:
+        theta: scores (..., n), float16 to float64, -inf for an item that must not be chosen.
+        weights: integers >= 0, (n,) or (..., n).
+        capacity: C, an integer >= 0 or an integer tensor that broadcasts with the batch (...).
+        gamma: temperature, in units of the scores: towards 0 the best subset, towards infinity (Shannon) all alike.
+        regularizer: "shannon", "tsallis" (α = 1.5) or "gini".
+
+    Raises:
+        TypeError: scores, weights, capacity or regularizer of the wrong type.
+        ValueError: values or shapes that are not allowed, or a table that does not fit in the memory.
+
+    Source: see :mod:`lib.subsets`.
+
+    >>> choice = Knapsack(torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64), torch.tensor([2, 3, 1]), 4)
+    >>> choice.mean
+    tensor([0.3005, 0.8169, 0.5000], dtype=torch.float64)
+    >>> choice.mode, choice.support_size()
+    (tensor([0., 1., 0.], dtype=torch.float64), 6)
+    """
+
+    def __init__(self, theta, weights, capacity, *, gamma: float = 1.0, regularizer: str = "shannon"):
+        theta, gamma, regularizer = _checked(theta, gamma, regularizer)
+        n = theta.shape[-1]
+        hint = "; scale and round them, as in torch.round(100 * weights).long(), and the capacity alike (truncating "
+        hint += "would change the problem)"
+        weights = _validate.integers("weights", weights, low=0, high=HEAVIEST, shape="(n,) or (..., n)", hint=hint)
+        capacity = _validate.integers("capacity", capacity, low=0, high=int(_validate.LARGEST), shape="the batch")
+        if weights.ndim == 0 or weights.shape[-1] != n:
+            raise ValueError(
+                f"weights must have one weight for each of the n = {n} scores, got shape {tuple(weights.shape)}"
+            )
+        batch = _common(
+            theta=(theta.shape[:-1], "(..., n)"),
+            weights=(weights.shape[:-1], "(..., n)"),
+            capacity=(capacity.shape, "(...)"),
+        )
+        theta, weights = theta.expand(*batch, n), weights.expand(*batch, n)
+        capacity = capacity.expand(batch)
+        total = weights.sum(dim=-1)
+        tight = capacity < total if regularizer == "shannon" else torch.ones_like(capacity, dtype=torch.bool)
+        divisor = torch.as_tensor(np.gcd.reduce(weights.numpy(), axis=-1)).clamp(min=1)
+        reduced = torch.where(tight, torch.minimum(capacity, total) // divisor, 0)
+        _check_memory("capacity", n, int(reduced.max()) if reduced.numel() else 0)
+        self.weights, self.capacity = weights, capacity
+        super().__init__(theta, weights, capacity, gamma=gamma, regularizer=regularizer, exactly=False)
+
+    def expand(self, batch_shape, _instance=None):
+        batch, n = torch.Size(batch_shape), self.event_shape[0]
+        theta, weights, capacity = (
+            self.theta.expand(*batch, n),
+            self.weights.expand(*batch, n),
+            self.capacity.expand(batch),
+        )
+        return Knapsack(theta, weights, capacity, gamma=self.gamma, regularizer=self.regularizer)
+
+    @property
+    def mode(self) -> torch.Tensor:
+        """A best subset, as 0 and 1 (..., n), from the hard dynamic program."""
+        return self._batched(kernels.mode(*self._arrays))
+
+    @staticmethod
+    def _fitting(weights, capacity) -> int:
+        # Π (1 + z^w) as one integer: a coefficient is at most 2^n, so that n + 1 bits hold it, and z = 2^(n + 1)
+        bits = len(weights) + 1
+        window = (1 << bits * (capacity + 1)) - 1
+        product = 1
+        for weight in weights:
+            product += (product << bits * weight) & window
+        return product % ((1 << bits) - 1)  # the sum of the coefficients, since z = 1 modulo z - 1
+
+
+def fenchel_young_loss(distribution: TopK | Knapsack, target: torch.Tensor) -> torch.Tensor:
+    r"""The Fenchel–Young loss of scores θ for a subset y* that fits, one for each element of the batch.
+
+    .. math::
+
+        L(\theta; y^*) = V(\theta) - \langle\theta, y^*\rangle \ge 0, \qquad \nabla_\theta L = y(\theta) - y^* .
+
+    With Shannon entropy it is :math:`-\gamma\log p(y^*)`.
+
+    Args:
+        distribution: a :class:`TopK` or :class:`Knapsack` of batch (...).
+        target: 0 and 1 (..., n), subsets that fit and have no masked item.
+
+    Returns:
+        The loss (...), in units of the scores. Differentiable twice.
+
+    Raises:
+        TypeError, ValueError: no such distribution or target.
+
+    Source: Blondel, Martins and Niculae, *Learning with Fenchel-Young losses* (arXiv 1901.02324).
+
+    >>> choice = TopK(torch.tensor([0.0, 0.0], dtype=torch.float64), 1)
+    >>> fenchel_young_loss(choice, torch.tensor([1, 0]))  # log 2
+    tensor(0.6931, dtype=torch.float64)
+    """
+    if not isinstance(distribution, _Subsets):
+        raise TypeError(f"distribution must be a TopK or a Knapsack, got {distribution!r}")
+    target = distribution._zeros_and_ones("target", target)
+    chosen, total = target != 0, (distribution._weights * target.cpu().to(torch.int64)).sum(dim=-1)
+    exactly, limit = distribution._options["exactly"], distribution._capacity
+    fits = total == limit if exactly else total <= limit
+    if not fits.all():
+        wrong, bound = (tensor.expand(fits.shape)[~fits][0].item() for tensor in (total, limit))
+        allowed = f"choose k = {bound} items" if exactly else f"weigh at most the capacity {bound}"
+        raise ValueError(f"target must {allowed}, got {wrong}")
+    if (chosen & (distribution.theta == -torch.inf)).any():
+        raise ValueError("target must not choose an item whose score is -inf")
+    return distribution.value - torch.where(chosen, distribution.theta, 0.0).sum(dim=-1)
+
+
+def _checked(theta, gamma, regularizer):
+    """The arguments of both distributions; gamma may not be so small that scores over gamma overflow."""
+    theta = _validate.scores("theta", theta)
+    return (
+        theta,
+        _validate.real("gamma", gamma, at_least=1e-15),
+        _validate.choice("regularizer", regularizer, kernels.CODES),
+    )
+
+
+def _common(**shapes) -> torch.Size:
+    """The batch that all shapes broadcast to."""
+    try:
+        return torch.broadcast_shapes(*(shape for shape, _ in shapes.values()))
+    except RuntimeError:
+        given = ", ".join(f"{name} {tuple(shape)}" for name, (shape, _) in shapes.items())
+        raise ValueError(f"the batch shapes (without n) must broadcast, got {given}") from None
+
+
+def _check_memory(name: str, n: int, capacity: int) -> None:
+    need, free = kernels.workspace(n, capacity), psutil.virtual_memory().available
+    if need > free:
+        raise ValueError(
+            f"{name} is too large: {n} items and a budget of {capacity} need {need / 2**30:.1f} GiB of working memory, "
+            f"and {free / 2**30:.1f} GiB are free; divide weights and capacity by a common unit and round"
+        )
