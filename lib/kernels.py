@@ -50,7 +50,7 @@ class _SayWhileCompiling(event.Listener):
         ours = event.data["dispatcher"].py_func.__module__ == __name__
         if ours and not self.said and not progress.static():
             self.said = True
-            print("Compiling the kernels of lib: some seconds, once on this machine ...", file=sys.stderr, flush=True)
+            print("Compiling the kernels of lib: up to a minute, once on this machine ...", file=sys.stderr, flush=True)
 
     def on_end(self, event):
         pass
@@ -162,6 +162,23 @@ def support_size(theta, weights, capacity, *, gamma, regularizer, exactly) -> in
         taken = np.concatenate([np.zeros(min(w[i], reduced + 1), object), counts[: max(reduced + 1 - w[i], 0)]])
         counts = np.where(tails[i], counts, 0) + np.where(heads[i], taken, 0)
     return int(counts[reduced])
+
+
+def compile_all() -> None:
+    """Compile every kernel now, rather than when it is first called."""
+    theta, ones, v = np.zeros((1, 2)), np.ones((1, 2), np.int64), np.ones((1, 2))
+    one, seeds, subsets = np.ones(1, np.int64), np.zeros((1, 1), np.uint64), np.array([[[0, 1]]], np.int8)
+    for exactly in (True, False):
+        for regularizer in ("shannon", "gini"):
+            options = {"gamma": 1.0, "regularizer": regularizer, "exactly": exactly}
+            problem = (theta, ones, one)
+            solution = marginals(*problem, **options)
+            hessian_product(*problem, v, solution, **options)
+            entropy(*problem, solution, **options)
+            log_prob(*problem, subsets, solution, **options)
+            log_prob_gradient(*problem, subsets, np.ones((1, 1)), solution, **options)
+            sample(*problem, seeds, solution, **options)
+    support_size(theta[0], ones[0], 1, gamma=1.0, regularizer="gini", exactly=True)
 
 
 def workspace(n: int, capacity: int) -> int:
@@ -305,10 +322,10 @@ def _total_excess(p, q):
 
 # ---- contour: Shannon, exactly k ----
 #
-# Let S be a sum of independent Bernoulli(p_i), tilted so that its mean is about k, and φ(t) = Π (q_i + p_i e^it). By the
-# trapezoid rule on the unit circle, P(S = k) = (1/M) Σ_m e^(-ik t_m) φ(t_m), t_m = 2πm/M, which errs by P(S = k ± M) +
-# ...; and y_i = p_i P(S without i = k - 1) / P(S = k) = Σ_m Re[W_m σ(η_i + i t_m)], where W_m has the common factors.
-# M must be odd: an even one has a node at t = π, where q + p e^it = 0 for p = ½.
+# Let S be a sum of independent Bernoulli(p_i), tilted so that its mean is about k, and φ(t) = Π (q_i + p_i e^it). By
+# the trapezoid rule on the unit circle, P(S = k) = (1/M) Σ_m e^(-ik t_m) φ(t_m) with t_m = 2πm/M, where the error is
+# P(S = k ± M) + ..., and y_i = p_i P(S without i = k - 1) / P(S = k) = Σ_m Re[W_m σ(η_i + i t_m)], where W_m has the
+# common factors. M must be odd: an even one has a node at t = π, where q + p e^it = 0 for p = ½.
 
 
 @_kernel
@@ -420,6 +437,40 @@ def _contour_marginals_batch(theta, weights, capacity, gamma, value, y, tilt, ex
 
 
 @_kernel
+def _characteristic_dot(p, q, v, cosine, sine, a, b):
+    """Add up A = Σ v (σ(η + it) - p), two items at a time."""
+    for i in range(0, len(p) - 1, 2):
+        x, y = p[i] * q[i], p[i + 1] * q[i + 1]
+        f, g, skew, askew = x * v[i], y * v[i + 1], p[i] - q[i], p[i + 1] - q[i + 1]
+        for m in range(len(a)):
+            c = 1 - cosine[m]
+            s, t = f / (1 - 2 * x * c), g / (1 - 2 * y * c)
+            a[m] += (s * skew + t * askew) * c
+            b[m] += (s + t) * sine[m]
+    if len(p) % 2:
+        i = len(p) - 1
+        x = p[i] * q[i]
+        for m in range(len(a)):
+            s = x * v[i] / (1 - 2 * x * (1 - cosine[m]))
+            a[m] += s * (p[i] - q[i]) * (1 - cosine[m])
+            b[m] += s * sine[m]
+
+
+@_kernel
+def _covariances(p, q, v, cosine, sine, real, imaginary, a, b, out):
+    """Σ_m Re[WA (σ - p) + v W σ (1 - σ)], item by item."""
+    for i in range(len(p)):
+        pq, skew, direction, total = p[i] * q[i], p[i] - q[i], v[i], 0.0
+        for m in range(len(cosine)):
+            c, s = cosine[m], sine[m]
+            inverse = 1 / (1 - 2 * pq * (1 - c))
+            first = a[m] * skew * (1 - c) - b[m] * s
+            second = real[m] * 0.5 * (1 + c - skew * skew * (1 - c)) + imaginary[m] * skew * s
+            total += inverse * (first + direction * inverse * second)
+        out[i] = pq * total
+
+
+@_kernel
 def _contour_product(theta, k, gamma, tilt, v, y, product):
     r"""Cov(x, v·x) / γ, from d log φ = Σ_j σ(η_j + it) dη_j and σ' = σ(1 - σ).
 
@@ -436,28 +487,16 @@ def _contour_product(theta, k, gamma, tilt, v, y, product):
     if variance > 0:
         for i in range(n):
             centre += p[i] * q[i] / variance * v[items[i]]
-    count = len(cosine)
-    a, b = np.zeros(count), np.zeros(count)  # A, real and imaginary parts
-    for i in range(n):
-        pq, skew = p[i] * q[i], p[i] - q[i]
-        share = pq * (v[items[i]] - centre)
-        for m in range(count):
-            scaled = share / (1 - 2 * pq * (1 - cosine[m]))
-            a[m] += scaled * skew * (1 - cosine[m])
-            b[m] += scaled * sine[m]
+    a, b = np.zeros(len(cosine)), np.zeros(len(cosine))  # A, real and imaginary parts
+    direction = v[items] - centre
+    _characteristic_dot(p, q, direction, cosine, sine, a, b)
     mean = 0.0
-    for m in range(count):
+    for m in range(len(cosine)):
         a[m], b[m] = real[m] * a[m] - imaginary[m] * b[m], real[m] * b[m] + imaginary[m] * a[m]  # W A
         mean += a[m]
+    _covariances(p, q, direction, cosine, sine, real, imaginary, a, b, ones)
     for i in range(n):
-        pq, skew, direction = p[i] * q[i], p[i] - q[i], v[items[i]] - centre
-        total = 0.0
-        for m in range(count):
-            inverse = 1 / (1 - 2 * pq * (1 - cosine[m]))
-            first = a[m] * skew * (1 - cosine[m]) - b[m] * sine[m]
-            second = real[m] * 0.5 * (1 + cosine[m] - skew * skew * (1 - cosine[m])) + imaginary[m] * skew * sine[m]
-            total += inverse * (first + direction * inverse * second)
-        product[items[i]] = (pq * total + (p[i] - y[items[i]]) * mean) / gamma
+        product[items[i]] = (ones[i] + (p[i] - y[items[i]]) * mean) / gamma
 
 
 @_kernel
