@@ -99,16 +99,19 @@ def hessian_product(theta, weights, capacity, v, solution, *, gamma, regularizer
 
 def entropy(theta, weights, capacity, solution, *, gamma, regularizer, exactly):
     """The entropy of the law of the subsets, in nats (B,), and its gradient (B, n)."""
+    total, gradient, tabled = np.zeros(len(theta)), np.zeros_like(theta), np.ones(len(theta), np.bool_)
     if regularizer == "shannon":
-        y, tilt = solution.marginals, solution.tilt
-        mismatch = _mismatch(_margin(theta, weights, tilt, gamma), y)
-        total = solution.excess + mismatch.sum(axis=-1) + tilt / gamma * (capacity - (weights * y).sum(axis=-1))
-        direction = np.where(theta == -np.inf, 0.0, theta)
+        # H = V/γ - <θ, y>/γ would lose all digits in the cold, but for top-k and independent items it is a sum of small
+        # terms; elsewhere the chain rule over the table's coins has only positive ones
+        tabled = np.where(theta > -np.inf, weights, 0).sum(axis=-1) > (np.inf if exactly else capacity)
+        mismatch = _mismatch(_margin(theta, weights, solution.tilt, gamma), solution.marginals)
+        total = solution.excess + mismatch.sum(axis=-1)
         options = {"gamma": gamma, "regularizer": regularizer, "exactly": exactly}
-        return total, hessian_product(theta, weights, capacity, direction, solution, **options) / -gamma
-    total, gradient = np.empty(len(theta)), np.zeros_like(theta)
-    code = CODES[regularizer]
-    _table_gradient_batch(theta, weights, capacity, gamma, code, exactly, True, theta, solution.tabled, total, gradient)
+        direction = np.where(theta == -np.inf, 0.0, theta)
+        gradient = hessian_product(theta, weights, capacity, direction, solution, **options) / -gamma
+    if tabled.any():
+        code = CODES[regularizer]
+        _table_gradient_batch(theta, weights, capacity, gamma, code, exactly, True, theta, tabled, total, gradient)
     return total, gradient
 
 
@@ -119,7 +122,7 @@ def log_prob(theta, weights, capacity, subsets, solution, *, gamma, regularizer,
         fits = slack == 0 if exactly else slack >= 0
         mismatch = _mismatch(_margin(theta, weights, solution.tilt, gamma), subsets)
         log = -solution.excess - mismatch.sum(axis=-1) - solution.tilt / gamma * slack
-        return np.where(fits, log, -np.inf)
+        return np.where(fits, np.minimum(log, 0.0), -np.inf)
     out = np.zeros(subsets.shape[:-1])
     _table_log_prob_batch(theta, weights, capacity, gamma, CODES[regularizer], exactly, subsets, out)
     return out
@@ -393,7 +396,7 @@ def _contour_nodes(p, q, k):
 
 @_kernel
 def _minors(p, q, cosine, sine, real, imaginary, out):
-    """The smaller of y and 1 - y by the tilted chances: the one to sum, as it comes out to full relative precision."""
+    """The smaller of y and 1 - y by the tilted chances: the one to sum, as its error is relative to that chance."""
     for i in range(len(p)):
         small, large = min(p[i], q[i]), max(p[i], q[i])
         sign = 1.0 if p[i] <= q[i] else -1.0
@@ -415,15 +418,16 @@ def _contour_marginals(theta, k, gamma, y):
     if k == 0 or k == n:  # one subset: a tilt that all items are under, or above
         y[items] = 1.0 if k else 0.0
         return (scores.min() - gamma if k else scores.max() + gamma), 0.0
-    ones, p, q = np.ones(n), np.empty(n), np.empty(n)
+    p, q = np.empty(n), np.empty(n)
     middle = np.partition(scores, (n - k - 1, n - k))
     low, high = middle[n - k - 1], middle[n - k]
     # σ(log k) = k/(k+1): with λ so far below the (k+1)-th score, k + 1 items alone have mean k
-    tilt = _tilt(scores, ones, k, gamma, low - gamma * math.log(k), high + gamma * math.log(n - k), p, q)
+    tilt = _tilt(scores, np.ones(n), k, gamma, low - gamma * math.log(k), high + gamma * math.log(n - k), p, q)
     cosine, sine, real, imaginary, log_probability = _contour_nodes(p, q, k)
-    _minors(p, q, cosine, sine, real, imaginary, ones)
+    minors = np.empty(n)
+    _minors(p, q, cosine, sine, real, imaginary, minors)
     for i in range(n):
-        minor = min(max(ones[i], 0.0), 1.0)
+        minor = min(max(minors[i], 0.0), 1.0)
         y[items[i]] = minor if p[i] <= q[i] else 1.0 - minor
     return tilt, log_probability + _total_excess(p, q)
 
@@ -480,8 +484,8 @@ def _contour_product(theta, k, gamma, tilt, v, y, product):
     n = len(items)
     if k == 0 or k == n:
         return
-    scores, ones, p, q = theta[items], np.ones(n), np.empty(n), np.empty(n)
-    _, variance = _chances(scores, ones, tilt, gamma, p, q)
+    scores, p, q = theta[items], np.empty(n), np.empty(n)
+    _, variance = _chances(scores, np.ones(n), tilt, gamma, p, q)
     cosine, sine, real, imaginary, _ = _contour_nodes(p, q, k)
     centre = 0.0
     if variance > 0:
@@ -494,9 +498,10 @@ def _contour_product(theta, k, gamma, tilt, v, y, product):
     for m in range(len(cosine)):
         a[m], b[m] = real[m] * a[m] - imaginary[m] * b[m], real[m] * b[m] + imaginary[m] * a[m]  # W A
         mean += a[m]
-    _covariances(p, q, direction, cosine, sine, real, imaginary, a, b, ones)
+    covariance = np.empty(n)
+    _covariances(p, q, direction, cosine, sine, real, imaginary, a, b, covariance)
     for i in range(n):
-        product[items[i]] = (ones[i] + (p[i] - y[items[i]]) * mean) / gamma
+        product[items[i]] = (covariance[i] + (p[i] - y[items[i]]) * mean) / gamma
 
 
 @_kernel

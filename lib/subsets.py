@@ -25,7 +25,6 @@ import numpy as np
 import psutil
 import torch
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution, constraints
 
 from lib import _validate, kernels
@@ -54,31 +53,32 @@ class _Mean(Function):
 
     @staticmethod
     def forward(ctx, theta, problem):
+        ctx.save_for_backward(theta)
         ctx.problem = problem
         return problem._batched(problem._solve().marginals)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
         problem = ctx.problem
-        v = problem._flat(grad)
-        return problem._batched(
-            kernels.hessian_product(*problem._arrays, v, problem._solve(), **problem._options)
-        ), None
+
+        def product(v):
+            v = problem._flat(v)
+            return problem._batched(kernels.hessian_product(*problem._arrays, v, problem._solve(), **problem._options))
+
+        return _Last.apply(*ctx.saved_tensors, grad, product), None
 
 
 class _Entropy(Function):
     @staticmethod
     def forward(ctx, theta, problem):
         entropy, gradient = kernels.entropy(*problem._arrays, problem._solve(), **problem._options)
-        ctx.save_for_backward(problem._batched(gradient))
+        ctx.save_for_backward(theta, problem._batched(gradient))
         return problem._batched(entropy)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
-        (gradient,) = ctx.saved_tensors
-        return grad.unsqueeze(-1) * gradient, None
+        theta, gradient = ctx.saved_tensors
+        return _Last.apply(theta, grad, lambda grad: grad.unsqueeze(-1) * gradient), None
 
 
 class _LogProb(Function):
@@ -86,16 +86,38 @@ class _LogProb(Function):
     def forward(ctx, theta, problem, subsets):
         """Subsets (S, B, n) in int8; returns (S, B)."""
         log_prob = kernels.log_prob(*problem._arrays, subsets, problem._solve(), **problem._options)
+        ctx.save_for_backward(theta)
         ctx.problem, ctx.subsets, ctx.possible = problem, subsets, log_prob > -np.inf
         return problem._tensor(log_prob)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
-        problem = ctx.problem
-        upstream = np.where(ctx.possible, grad.detach().cpu().double().numpy(), 0.0)
-        arguments = (*problem._arrays, ctx.subsets, upstream, problem._solve())
-        return problem._batched(kernels.log_prob_gradient(*arguments, **problem._options)), None, None
+        problem, subsets, possible = ctx.problem, ctx.subsets, ctx.possible
+
+        def gradient(grad):
+            upstream = np.where(possible, grad.detach().cpu().double().numpy(), 0.0)
+            arguments = (*problem._arrays, subsets, upstream, problem._solve())
+            return problem._batched(kernels.log_prob_gradient(*arguments, **problem._options))
+
+        return _Last.apply(*ctx.saved_tensors, grad, gradient), None, None
+
+
+class _Last(Function):
+    """A derivative that cannot be differentiated again: that is an error, where it could silently be 0.
+
+    torch's once_differentiable notices only an upstream gradient that depends on the scores.
+    """
+
+    @staticmethod
+    def forward(ctx, theta, grad, derivative):
+        return derivative(grad)
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError(
+            "mean, entropy and log_prob of TopK and Knapsack are once differentiable, and value is twice: "
+            "no higher derivative is known"
+        )
 
 
 class _Subsets(Distribution):
@@ -114,10 +136,9 @@ class _Subsets(Distribution):
         # a budget beyond all the weights is no budget; an item that is heavier than the budget is as good as masked
         budget = capacity if exactly else torch.minimum(capacity, weights.sum(dim=-1))
         scores = theta.detach().to("cpu", torch.float64).masked_fill(weights > budget.unsqueeze(-1), -torch.inf)
-        self._arrays = tuple(
-            np.ascontiguousarray(array.reshape(shape).numpy())
-            for array, shape in ((scores, (-1, n)), (weights, (-1, n)), (budget, (-1,)))
-        ) if math.prod(batch) else (np.zeros((0, n)), np.zeros((0, n), np.int64), np.zeros(0, np.int64))  # fmt: skip
+        size = math.prod(batch)
+        shapes = ((scores, (size, n)), (weights, (size, n)), (budget, (size,)))
+        self._arrays = tuple(np.ascontiguousarray(array.reshape(shape).numpy()) for array, shape in shapes)
         self._solution = None
         super().__init__(torch.Size(batch), torch.Size([n]), validate_args=False)
 
@@ -174,8 +195,9 @@ class _Subsets(Distribution):
         batch = shape[len(shape) - len(self.batch_shape) :]
         if batch != self.batch_shape:
             return self.expand(batch).log_prob(value)
-        chosen = subsets.expand(*shape, -1).to("cpu", torch.int8).reshape(-1, *self._arrays[0].shape)
-        chosen = chosen.contiguous().numpy() if shape.numel() else np.zeros((0, *self._arrays[0].shape), np.int8)
+        number = math.prod(shape[: len(shape) - len(batch)])
+        chosen = subsets.expand(*shape, -1).to("cpu", torch.int8).reshape(number, *self._arrays[0].shape)
+        chosen = chosen.contiguous().numpy()
         return _LogProb.apply(self.theta, self, chosen).reshape(shape)
 
     def _zeros_and_ones(self, name: str, value) -> torch.Tensor:
@@ -356,13 +378,13 @@ class Knapsack(_Subsets):
 
     @staticmethod
     def _fitting(weights, capacity) -> int:
-        # Π (1 + z^w) as one integer: a coefficient is at most 2^n, so that n + 1 bits hold it, and z = 2^(n + 1)
-        bits = len(weights) + 1
+        # Π (1 + z^w) as one integer, z = 2^bits: the sum of the coefficients is at most 2^n < z - 1
+        bits = len(weights) + 2
         window = (1 << bits * (capacity + 1)) - 1
         product = 1
         for weight in weights:
             product += (product << bits * weight) & window
-        return product % ((1 << bits) - 1)  # the sum of the coefficients, since z = 1 modulo z - 1
+        return product % ((1 << bits) - 1)  # z = 1 modulo z - 1
 
 
 def fenchel_young_loss(distribution: TopK | Knapsack, target: torch.Tensor) -> torch.Tensor:
