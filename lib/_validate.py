@@ -148,8 +148,8 @@ def recording(name: str, record, total: int) -> int | None:
     return record
 
 
-def scores(name: str, theta) -> torch.Tensor:
-    """Scores (..., n): floating point of any precision, no NaN, -inf for an item that must not be chosen."""
+def scores(name: str, theta) -> np.ndarray:
+    """Scores (..., n) of any floating-point type, no NaN, -inf for an item that must not be chosen; as float64."""
     if not isinstance(theta, torch.Tensor):
         raise TypeError(f"{name} must be a torch tensor of shape (..., n), got {type(theta).__name__}")
     if theta.layout is not torch.strided or theta.is_nested or theta.is_meta:
@@ -158,28 +158,24 @@ def scores(name: str, theta) -> torch.Tensor:
         raise TypeError(f"{name} must be of a floating-point type (float16 to float64), got {theta.dtype}")
     if theta.ndim < 1:
         raise ValueError(f"{name} must have shape (..., n), got a single number")
-    wrong = ~((theta.abs() <= LARGEST) | (theta == -torch.inf))  # NaN too
-    if wrong.any():
+    given = theta.detach().to("cpu", torch.float64).numpy()
+    fine = (np.abs(given) <= LARGEST) | (given == -np.inf)  # not NaN
+    if not fine.all():
         allowed = "in [-1e15, 1e15], or -inf for an item that must not be chosen"
-        raise ValueError(f"{name} must be {allowed}, got {theta[wrong][0].item()}")
-    return theta
+        raise ValueError(f"{name} must be {allowed}, got {given[~fine][0]}")
+    return given
 
 
-def integers(name: str, value, *, low: int, high: int, shape: str, hint: str = "") -> torch.Tensor:
-    """Integers in [low, high] as an int64 tensor on the CPU, from a tensor, an array, a list or one number."""
+def integers(name: str, value, *, low: int, high: int, shape: str, hint: str = "") -> np.ndarray:
+    """Integers in [low, high] as an int64 array, from a tensor, an array, a list or one number."""
     try:
-        given = torch.as_tensor(value)
+        given = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
     except Exception as error:
         raise TypeError(f"{name} must be integers of shape {shape}, got {value!r}") from error
-    if given.dtype is torch.bool or given.dtype.is_floating_point or given.dtype.is_complex:
-        kind = str(given.dtype).removeprefix("torch.")
-        raise TypeError(f"{name} must be integers of shape {shape}, got {kind} {_brief(given)}{hint}")
-    given = given.detach().cpu()
+    if given.dtype.kind not in "iu" and given.size:
+        what = given.item() if given.size == 1 else f"of shape {given.shape}"
+        raise TypeError(f"{name} must be integers of shape {shape}, got {given.dtype} {what!r}{hint}")
     wrong = (given < low) | (given > high)
     if wrong.any():
-        raise ValueError(f"{name} must be in [{low}, {high:.15g}], got {given[wrong][0].item()}")
-    return given.to(torch.int64)
-
-
-def _brief(tensor: torch.Tensor) -> str:
-    return str(tensor.item()) if tensor.numel() == 1 else f"of shape {tuple(tensor.shape)}"
+        raise ValueError(f"{name} must be in [{low}, {high:.15g}], got {given[wrong][0]}")
+    return given.astype(np.int64)

@@ -127,20 +127,24 @@ class _Subsets(Distribution):
     support = constraints.independent(constraints.boolean, 1)
     has_rsample = False
 
-    def __init__(self, theta, weights, capacity, *, gamma, regularizer, exactly):
-        """``weights`` and ``capacity`` int64 on the CPU, of the batch's shape, already checked."""
-        *batch, n = theta.shape
-        self.theta, self._weights, self._capacity = theta, weights, capacity
+    def __init__(self, theta, scores, weights, capacity, batch, *, gamma, regularizer, exactly):
+        """``scores`` (the data of theta), ``weights`` and ``capacity``: arrays that broadcast to the batch, checked."""
+        n = theta.shape[-1]
+        self.theta = theta if theta.shape[:-1] == batch else theta.expand(*batch, n)
         self.gamma, self.regularizer = gamma, regularizer
         self._options = {"gamma": gamma, "regularizer": regularizer, "exactly": exactly}
-        # a budget beyond all the weights is no budget; an item that is heavier than the budget is as good as masked
-        budget = capacity if exactly else torch.minimum(capacity, weights.sum(dim=-1))
-        scores = theta.detach().to("cpu", torch.float64).masked_fill(weights > budget.unsqueeze(-1), -torch.inf)
         size = math.prod(batch)
-        shapes = ((scores, (size, n)), (weights, (size, n)), (budget, (size,)))
-        self._arrays = tuple(np.ascontiguousarray(array.reshape(shape).numpy()) for array, shape in shapes)
+        capacity = np.broadcast_to(capacity, batch).reshape(size)
+        weights = np.broadcast_to(weights, (*batch, n)).reshape(size, n)
+        scores = np.broadcast_to(scores, (*batch, n)).reshape(size, n)
+        if not exactly:
+            # a budget beyond all the weights is no budget; an item heavier than the budget is as good as masked
+            capacity = np.minimum(capacity, weights.sum(axis=-1))
+            scores = np.where(weights > capacity[:, None], -np.inf, scores)
+        # copies, so that the answers stay those of the scores that were given
+        self._arrays = tuple(np.array(array, order="C") for array in (scores, weights, capacity))
         self._solution = None
-        super().__init__(torch.Size(batch), torch.Size([n]), validate_args=False)
+        super().__init__(batch, torch.Size([n]), validate_args=False)
 
     def _solve(self) -> kernels.Solution:
         if self._solution is None:
@@ -272,20 +276,19 @@ class TopK(_Subsets):
     """
 
     def __init__(self, theta, k, *, gamma: float = 1.0, regularizer: str = "shannon"):
-        theta, gamma, regularizer = _checked(theta, gamma, regularizer)
+        scores, gamma, regularizer = _checked(theta, gamma, regularizer)
         n = theta.shape[-1]
         k = _validate.integers("k", k, low=0, high=n, shape="the batch")
-        batch = _common(theta=(theta.shape[:-1], "(..., n)"), k=(k.shape, "(...)"))
-        theta, k = theta.expand(*batch, n), k.expand(batch)
-        free = (theta.detach() > -torch.inf).sum(dim=-1).cpu()
-        if (free < k).any():
-            few = free[free < k][0].item()
-            raise ValueError(f"theta must leave k = {k[free < k][0].item()} items that are not -inf, got {few}")
+        batch = _common(theta=theta.shape[:-1], k=k.shape)
+        free = np.count_nonzero(scores > -np.inf, axis=-1)
+        if np.any(free < k):
+            free, wanted = (array[free < k].flat[0] for array in np.broadcast_arrays(free, k))
+            raise ValueError(f"theta must leave k = {wanted} items that are not -inf, got {free}")
         if regularizer != "shannon":
-            _check_memory("k", n, int(k.max()) if k.numel() else 0)
-        self.k = k
-        weights = torch.ones((), dtype=torch.int64).expand(*batch, n)
-        super().__init__(theta, weights, k, gamma=gamma, regularizer=regularizer, exactly=True)
+            _check_memory("k", n, int(k.max(initial=0)))
+        self.k = torch.from_numpy(np.array(np.broadcast_to(k, batch)))
+        ones = np.ones(1, np.int64)
+        super().__init__(theta, scores, ones, k, batch, gamma=gamma, regularizer=regularizer, exactly=True)
 
     def expand(self, batch_shape, _instance=None):
         batch = torch.Size(batch_shape)
@@ -337,30 +340,23 @@ class Knapsack(_Subsets):
     """
 
     def __init__(self, theta, weights, capacity, *, gamma: float = 1.0, regularizer: str = "shannon"):
-        theta, gamma, regularizer = _checked(theta, gamma, regularizer)
+        scores, gamma, regularizer = _checked(theta, gamma, regularizer)
         n = theta.shape[-1]
         hint = "; scale and round them, as in torch.round(100 * weights).long(), and the capacity alike (truncating "
         hint += "would change the problem)"
         weights = _validate.integers("weights", weights, low=0, high=HEAVIEST, shape="(n,) or (..., n)", hint=hint)
         capacity = _validate.integers("capacity", capacity, low=0, high=int(_validate.LARGEST), shape="the batch")
         if weights.ndim == 0 or weights.shape[-1] != n:
-            raise ValueError(
-                f"weights must have one weight for each of the n = {n} scores, got shape {tuple(weights.shape)}"
-            )
-        batch = _common(
-            theta=(theta.shape[:-1], "(..., n)"),
-            weights=(weights.shape[:-1], "(..., n)"),
-            capacity=(capacity.shape, "(...)"),
-        )
-        theta, weights = theta.expand(*batch, n), weights.expand(*batch, n)
-        capacity = capacity.expand(batch)
-        total = weights.sum(dim=-1)
-        tight = capacity < total if regularizer == "shannon" else torch.ones_like(capacity, dtype=torch.bool)
-        divisor = torch.as_tensor(np.gcd.reduce(weights.numpy(), axis=-1)).clamp(min=1)
-        reduced = torch.where(tight, torch.minimum(capacity, total) // divisor, 0)
-        _check_memory("capacity", n, int(reduced.max()) if reduced.numel() else 0)
-        self.weights, self.capacity = weights, capacity
-        super().__init__(theta, weights, capacity, gamma=gamma, regularizer=regularizer, exactly=False)
+            raise ValueError(f"weights must have one for each of the n = {n} scores, got shape {weights.shape}")
+        batch = _common(theta=theta.shape[:-1], weights=weights.shape[:-1], capacity=capacity.shape)
+        total = weights.sum(axis=-1)
+        cells = np.minimum(capacity, total) // np.maximum(np.gcd.reduce(weights, axis=-1), 1)
+        if regularizer == "shannon":
+            cells = np.where(capacity < total, cells, 0)  # independent items need no table
+        _check_memory("capacity", n, int(cells.max(initial=0)))
+        self.weights = torch.from_numpy(np.array(np.broadcast_to(weights, (*batch, n))))
+        self.capacity = torch.from_numpy(np.array(np.broadcast_to(capacity, batch)))
+        super().__init__(theta, scores, weights, capacity, batch, gamma=gamma, regularizer=regularizer, exactly=False)
 
     def expand(self, batch_shape, _instance=None):
         batch, n = torch.Size(batch_shape), self.event_shape[0]
@@ -415,39 +411,42 @@ def fenchel_young_loss(distribution: TopK | Knapsack, target: torch.Tensor) -> t
     if not isinstance(distribution, _Subsets):
         raise TypeError(f"distribution must be a TopK or a Knapsack, got {distribution!r}")
     target = distribution._zeros_and_ones("target", target)
-    chosen, total = target != 0, (distribution._weights * target.cpu().to(torch.int64)).sum(dim=-1)
-    exactly, limit = distribution._options["exactly"], distribution._capacity
-    fits = total == limit if exactly else total <= limit
-    if not fits.all():
-        wrong, bound = (tensor.expand(fits.shape)[~fits][0].item() for tensor in (total, limit))
-        allowed = f"choose k = {bound} items" if exactly else f"weigh at most the capacity {bound}"
-        raise ValueError(f"target must {allowed}, got {wrong}")
+    chosen = target != 0
+    if isinstance(distribution, TopK):
+        total, limit, allowed = chosen.sum(dim=-1).cpu(), distribution.k, "choose k = {} items"
+        wrong = total != limit
+    else:
+        total, limit = (distribution.weights * chosen.cpu()).sum(dim=-1), distribution.capacity
+        wrong, allowed = total > limit, "weigh at most the capacity {}"
+    if wrong.any():
+        total, limit = (tensor.expand(wrong.shape)[wrong][0].item() for tensor in (total, limit))
+        raise ValueError(f"target must {allowed.format(limit)}, got {total}")
     if (chosen & (distribution.theta == -torch.inf)).any():
         raise ValueError("target must not choose an item whose score is -inf")
     return distribution.value - torch.where(chosen, distribution.theta, 0.0).sum(dim=-1)
 
 
 def _checked(theta, gamma, regularizer):
-    """The arguments of both distributions; gamma may not be so small that scores over gamma overflow."""
-    theta = _validate.scores("theta", theta)
-    return (
-        theta,
-        _validate.real("gamma", gamma, at_least=1e-15),
-        _validate.choice("regularizer", regularizer, kernels.CODES),
-    )
+    """The scores as an array, and gamma, which may not be so small that scores over gamma overflow."""
+    scores = _validate.scores("theta", theta)
+    gamma = _validate.real("gamma", gamma, at_least=1e-15)
+    return scores, gamma, _validate.choice("regularizer", regularizer, kernels.CODES)
 
 
 def _common(**shapes) -> torch.Size:
     """The batch that all shapes broadcast to."""
     try:
-        return torch.broadcast_shapes(*(shape for shape, _ in shapes.values()))
-    except RuntimeError:
-        given = ", ".join(f"{name} {tuple(shape)}" for name, (shape, _) in shapes.items())
+        return torch.Size(np.broadcast_shapes(*shapes.values()))
+    except ValueError:
+        given = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
         raise ValueError(f"the batch shapes (without n) must broadcast, got {given}") from None
 
 
 def _check_memory(name: str, n: int, capacity: int) -> None:
-    need, free = kernels.workspace(n, capacity), psutil.virtual_memory().available
+    need = kernels.workspace(n, capacity)
+    if need < 2**26:  # not worth a look
+        return
+    free = psutil.virtual_memory().available
     if need > free:
         raise ValueError(
             f"{name} is too large: {n} items and a budget of {capacity} need {need / 2**30:.1f} GiB of working memory, "

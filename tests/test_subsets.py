@@ -631,7 +631,7 @@ W = torch.ones(4, dtype=torch.int64)
 ERRORS = [
     (lambda: TopK(THETA, 5), ValueError, r"k must be in \[0, 4\], got 5"),
     (lambda: TopK(THETA, -1), ValueError, r"k must be in \[0, 4\], got -1"),
-    (lambda: TopK(THETA, 2.0), TypeError, r"k must be integers of shape the batch, got float32 2.0"),
+    (lambda: TopK(THETA, 2.0), TypeError, r"k must be integers of shape the batch, got float64 2.0"),
     (lambda: TopK(THETA, True), TypeError, "k must be integers"),
     (lambda: TopK(THETA, "two"), TypeError, "k must be integers.*'two'"),
     (lambda: TopK(THETA, torch.tensor([1, 5])), ValueError, r"k must be in \[0, 4\], got 5"),
@@ -655,10 +655,10 @@ ERRORS = [
     (lambda: Knapsack(THETA, [1, 2, 3, 0.5], 3), TypeError, r"weights must be integers.*scale and round.*truncating"),
     (lambda: Knapsack(THETA, W.float(), 3), TypeError, "weights must be integers.*scale and round"),
     (lambda: Knapsack(THETA, -W, 3), ValueError, "weights must be in .*got -1"),
-    (lambda: Knapsack(THETA, W[:3], 3), ValueError, r"weights must have one weight for each of the n = 4 .*\(3,\)"),
-    (lambda: Knapsack(THETA, 1, 3), ValueError, r"weights must have one weight for each .*\(\)"),
+    (lambda: Knapsack(THETA, W[:3], 3), ValueError, r"weights must have one for each of the n = 4 .*\(3,\)"),
+    (lambda: Knapsack(THETA, 1, 3), ValueError, r"weights must have one for each .*\(\)"),
     (lambda: Knapsack(THETA, W, -2), ValueError, "capacity must be in .*got -2"),
-    (lambda: Knapsack(THETA, W, 2.5), TypeError, "capacity must be integers of shape the batch, got float32 2.5"),
+    (lambda: Knapsack(THETA, W, 2.5), TypeError, "capacity must be integers of shape the batch, got float64 2.5"),
     (lambda: Knapsack(torch.zeros(3, 4), torch.ones(2, 4, dtype=torch.int64), 1), ValueError, r"weights \(2,\)"),
     (lambda: Knapsack(THETA, W * 10**13, 1), ValueError, "weights must be in .*got 10000000000000"),
     (
