@@ -15,6 +15,8 @@ LARGEST = 1e15
 
 def real(name: str, value, *, at_least: float | None = None, above: float | None = None) -> float:
     """A finite real number, as a float."""
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        raise TypeError(f"{name} must be a plain number, as no gradient flows to it, got {value!r}")
     value = _scalar(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a real number, got {value!r}")
@@ -166,15 +168,23 @@ def scores(name: str, theta) -> np.ndarray:
     return given
 
 
+def _plain(value):
+    """A tensor as an array, of float64 if it is floating point; anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu()
+    return (value.double() if value.is_floating_point() else value).numpy()
+
+
 def integers(name: str, value, *, low: int, high: int, shape: str, hint: str = "") -> np.ndarray:
     """Integers in [low, high] as an int64 array, from a tensor, an array, a list or one number."""
     try:
-        given = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+        given = np.asarray(_plain(value))
     except Exception as error:
         raise TypeError(f"{name} must be integers of shape {shape}, got {value!r}") from error
     if given.dtype.kind not in "iu" and given.size:
-        what = given.item() if given.size == 1 else f"of shape {given.shape}"
-        raise TypeError(f"{name} must be integers of shape {shape}, got {given.dtype} {what!r}{hint}")
+        what = repr(given.item()) if given.size == 1 else f"of shape {given.shape}"
+        raise TypeError(f"{name} must be integers of shape {shape}, got {given.dtype} {what}{hint}")
     wrong = (given < low) | (given > high)
     if wrong.any():
         raise ValueError(f"{name} must be in [{low}, {high:.15g}], got {given[wrong][0]}")

@@ -1,8 +1,9 @@
 r"""The fast kernels: what :mod:`lib.dp` does, for batches, compiled by Numba. :mod:`lib.subsets` is their interface.
 
 All functions take float64 scores (B, n), int64 weights (B, n) and capacities (B,), C-contiguous and checked by the
-caller: scores < +inf, -inf for an item that must not or cannot be chosen, 0 <= capacities <= the sum of the weights.
-``exactly`` asks for a total weight of exactly the capacity; the weights must then be 1 (top-k). Three algorithms, one a
+caller: scores < +inf, -inf for an item that must not or cannot be chosen, 0 <= capacities <= the sum of the other
+items' weights. ``exactly`` asks for a total weight of exactly the capacity; then the weights must be 1 (top-k), and the
+scores shifted so that the k-th largest is 0, which saves the digits of their differences. Three algorithms, one a
 section below:
 
 - **contour** (Shannon, top-k): no table; time O(n) for every k.
@@ -29,16 +30,22 @@ from lib import progress
 
 #: Sums may be reordered and multiplications fused; NaN and inf keep their meaning.
 FAST = {"reassoc", "contract", "nsz"}
+#: For code in which a reordered product would underflow, or that needs its roundings.
+IN_ORDER = {"contract"}
 
 #: The regularisers' codes in compiled code; HARD is the maximum itself.
 SHANNON, TSALLIS, GINI, HARD = 0, 1, 2, 3
 CODES = {"shannon": SHANNON, "tsallis": TSALLIS, "gini": GINI}
 
 
-def _kernel(function):
+def _kernel(function, flags=FAST):
     # nogil, and no parallel loops: kernels run in several Python threads at once, which Numba's own threads cannot.
     # error_model: Python's check for division by zero would keep loops from being vectorised.
-    return numba.njit(function, cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+    return numba.njit(function, cache=True, nogil=True, error_model="numpy", fastmath=flags)
+
+
+def _kernel_in_order(function):
+    return _kernel(function, IN_ORDER)
 
 
 class _SayWhileCompiling(event.Listener):
@@ -63,13 +70,14 @@ class Solution(NamedTuple):
     r"""A batch of solved problems.
 
     With :math:`\eta_i = (\theta_i - \lambda w_i)/\gamma`, Shannon's value is
-    :math:`V = \lambda C + \sum_{\eta_i > 0} (\theta_i - \lambda w_i) + \gamma L`, where L is small even if V/γ is huge.
+    :math:`V = \lambda C + \sum_{\eta_i > 0} (\theta_i - \lambda w_i) + \gamma L`, where L is small even if V/γ is huge,
+    unless the table was used: then λ = 0 and L is not set.
     """
 
     value: np.ndarray  # (B,) smoothed maximum
     marginals: np.ndarray  # (B, n)
-    tilt: np.ndarray  # (B,) λ >= 0 for a knapsack; 0 where the table was used
-    excess: np.ndarray  # (B,) L, of Shannon only
+    tilt: np.ndarray  # (B,) λ, the Lagrange multiplier of the capacity
+    excess: np.ndarray  # (B,) L
     tabled: np.ndarray  # (B,) whether the table was used
 
 
@@ -103,9 +111,9 @@ def entropy(theta, weights, capacity, solution, *, gamma, regularizer, exactly):
     if regularizer == "shannon":
         # H = V/γ - <θ, y>/γ would lose all digits in the cold, but for top-k and independent items it is a sum of small
         # terms; elsewhere the chain rule over the table's coins has only positive ones
-        tabled = np.where(theta > -np.inf, weights, 0).sum(axis=-1) > (np.inf if exactly else capacity)
+        tabled = np.zeros(len(theta), np.bool_) if exactly else ~_fits_whole(theta, weights, capacity)
         mismatch = _mismatch(_margin(theta, weights, solution.tilt, gamma), solution.marginals)
-        total = solution.excess + mismatch.sum(axis=-1)
+        total = np.maximum(solution.excess + mismatch.sum(axis=-1), 0.0)
         options = {"gamma": gamma, "regularizer": regularizer, "exactly": exactly}
         direction = np.where(theta == -np.inf, 0.0, theta)
         gradient = hessian_product(theta, weights, capacity, direction, solution, **options) / -gamma
@@ -117,14 +125,11 @@ def entropy(theta, weights, capacity, solution, *, gamma, regularizer, exactly):
 
 def log_prob(theta, weights, capacity, subsets, solution, *, gamma, regularizer, exactly) -> np.ndarray:
     """The log-probability (S, B) of subsets (S, B, n), 0/1 in int8; -inf for what the law cannot draw."""
-    if regularizer == "shannon":
-        slack = capacity - (weights * subsets.astype(np.int64)).sum(axis=-1)
-        fits = slack == 0 if exactly else slack >= 0
-        mismatch = _mismatch(_margin(theta, weights, solution.tilt, gamma), subsets)
-        log = -solution.excess - mismatch.sum(axis=-1) - solution.tilt / gamma * slack
-        return np.where(fits, np.minimum(log, 0.0), -np.inf)
-    out = np.zeros(subsets.shape[:-1])
-    _table_log_prob_batch(theta, weights, capacity, gamma, CODES[regularizer], exactly, subsets, out)
+    out, tabled = np.zeros(subsets.shape[:-1]), solution.tabled
+    if not tabled.all():
+        _gibbs_log_prob_batch(theta, weights, capacity, gamma, exactly, subsets, solution.tilt, solution.excess, out)
+    if tabled.any():
+        _table_log_prob_batch(theta, weights, capacity, gamma, CODES[regularizer], exactly, subsets, tabled, out)
     return out
 
 
@@ -150,21 +155,25 @@ def sample(theta, weights, capacity, seeds, solution, *, gamma, regularizer, exa
 
 def mode(theta, weights, capacity) -> np.ndarray:
     """The best subset of each knapsack (B, n), 0/1 in int8: the table for the maximum itself, walked back."""
-    batch = len(theta)
-    seeds, subsets = np.zeros((1, batch), np.uint64), np.zeros((1, *theta.shape), np.int8)
-    _table_sample_batch(theta, weights, capacity, 1.0, HARD, False, seeds, np.ones(batch, np.bool_), subsets)
-    return subsets[0]
+    seeds, best = np.zeros((1, len(theta)), np.uint64), (theta > 0).astype(np.int8)[None]
+    tabled = ~_fits_whole(theta, weights, capacity)
+    best[:, tabled] = 0
+    _table_sample_batch(theta, weights, capacity, 1.0, HARD, False, seeds, tabled, best)
+    return best[0]
 
 
 def support_size(theta, weights, capacity, *, gamma, regularizer, exactly) -> int:
     """How many subsets one problem's law (n,) can draw, counted over its coins that can fall on either side."""
-    w, reduced, heads, tails = _table_coins(theta, weights, capacity, gamma, CODES[regularizer], exactly)
-    counts = np.full(reduced + 1, int(not exactly), object)
+    _, scores, w, first, last = _table_start(theta, weights, capacity, gamma, exactly)
+    rows, take = np.zeros((2, capacity + 1)), np.zeros((1, capacity + 1))
+    counts = np.full(capacity + 1, int(not exactly), object)
     counts[0] = 1
     for i in range(len(w)):
-        taken = np.concatenate([np.zeros(min(w[i], reduced + 1), object), counts[: max(reduced + 1 - w[i], 0)]])
-        counts = np.where(tails[i], counts, 0) + np.where(heads[i], taken, 0)
-    return int(counts[reduced])
+        _table_fill(CODES[regularizer], rows, take, 0, 1, scores[i:], w[i:], first[i:], last[i:])
+        rows[0] = rows[1]
+        taken = np.concatenate([np.zeros(min(w[i], capacity + 1), object), counts[: max(capacity + 1 - w[i], 0)]])
+        counts = np.where(take[0] < 1, counts, 0) + np.where(take[0] > 0, taken, 0)
+    return int(counts[capacity])
 
 
 def compile_all() -> None:
@@ -188,6 +197,11 @@ def workspace(n: int, capacity: int) -> int:
     """Bytes that a knapsack of n items may need at once."""
     stride = max(math.isqrt(n) + 1, min(n, SMALL // (capacity + 1)))
     return 8 * (capacity + 1) * (5 * stride + 12)
+
+
+def _fits_whole(theta, weights, capacity):
+    """Whether all items that can be chosen fit together (B,)."""
+    return np.where(theta > -np.inf, weights, 0).sum(axis=-1) <= capacity
 
 
 def _margin(theta, weights, tilt, gamma):
@@ -218,7 +232,7 @@ def _float(context, bits):
     return types.float64(types.int64), lambda _, builder, signature, args: builder.bitcast(args[0], ir.DoubleType())
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@_kernel_in_order
 def _exp(x):
     """exp(x) for x <= 0, within 3 ulp, 0 below -708: unlike libm's, a loop over it is vectorised."""
     high = max(x, -708.0)
@@ -303,12 +317,30 @@ def _tilt(theta, weights, capacity, gamma, low, high, p, q):
 
 
 @_kernel
-def _gain(theta, weights, tilt):
-    """Σ max(θ - λw, 0)"""
-    total = 0.0
+def _gibbs_value(theta, weights, capacity, gamma, tilt, excess):
+    """V, arranged so that λ counts only as far as the items of positive margin differ from the capacity."""
+    total, slack = gamma * excess, capacity
     for i in range(len(theta)):
-        total += max(theta[i] - tilt * weights[i], 0.0)
-    return total
+        if theta[i] - tilt * weights[i] > 0:
+            total += theta[i]
+            slack -= weights[i]
+    return total + tilt * slack
+
+
+@_kernel
+def _gibbs_log_prob_batch(theta, weights, capacity, gamma, exactly, subsets, tilt, excess, out):
+    """-L - Σ|η| over what differs from taking the items of positive margin - λ/γ (capacity that is left)."""
+    for b in range(len(theta)):
+        for s in range(len(subsets)):
+            slack, total, possible = capacity[b], excess[b], True
+            for i in range(len(theta[b])):
+                eta, chosen = (theta[b, i] - tilt[b] * weights[b, i]) / gamma, subsets[s, b, i] != 0
+                slack -= weights[b, i] * chosen
+                if chosen != (eta > 0):
+                    possible &= eta > -np.inf
+                    total += abs(eta)
+            possible &= slack == 0 if exactly else slack >= 0
+            out[s, b] = min(-total - tilt[b] / gamma * slack, 0.0) if possible else -np.inf
 
 
 @_kernel
@@ -412,17 +444,18 @@ def _contour_marginals(theta, k, gamma, y):
     """Fills y; returns the tilt and the excess."""
     items = _unmasked(theta)
     n = len(items)
-    if n == 0:
-        return 0.0, 0.0
-    scores = theta[items]
     if k == 0 or k == n:  # one subset: a tilt that all items are under, or above
         y[items] = 1.0 if k else 0.0
-        return (scores.min() - gamma if k else scores.max() + gamma), 0.0
-    p, q = np.empty(n), np.empty(n)
-    middle = np.partition(scores, (n - k - 1, n - k))
-    low, high = middle[n - k - 1], middle[n - k]
+        return (-1.0 if k else 1.0), 0.0
+    scores, p, q = theta[items], np.empty(n), np.empty(n)
+    low, least = -np.inf, 0
+    for i in range(n):  # the (k+1)-th largest score; the k-th is 0
+        least += scores[i] >= 0
+        if scores[i] < 0:
+            low = max(low, scores[i])
+    low = 0.0 if least > k else low
     # σ(log k) = k/(k+1): with λ so far below the (k+1)-th score, k + 1 items alone have mean k
-    tilt = _tilt(scores, np.ones(n), k, gamma, low - gamma * math.log(k), high + gamma * math.log(n - k), p, q)
+    tilt = _tilt(scores, np.ones(n), k, gamma, low - gamma * math.log(k), gamma * math.log(n - k), p, q)
     cosine, sine, real, imaginary, log_probability = _contour_nodes(p, q, k)
     minors = np.empty(n)
     _minors(p, q, cosine, sine, real, imaginary, minors)
@@ -436,7 +469,7 @@ def _contour_marginals(theta, k, gamma, y):
 def _contour_marginals_batch(theta, weights, capacity, gamma, value, y, tilt, excess, tabled):
     for b in range(len(theta)):
         tilt[b], excess[b] = _contour_marginals(theta[b], capacity[b], gamma, y[b])
-        value[b] = tilt[b] * capacity[b] + gamma * excess[b] + _gain(theta[b], weights[b], tilt[b])
+        value[b] = _gibbs_value(theta[b], weights[b], capacity[b], gamma, tilt[b], excess[b])
         tabled[b] = False
 
 
@@ -552,21 +585,6 @@ SAFE = 1e-250
 
 
 @_kernel
-def _divided(theta, weights, capacity):
-    """The items that are not masked; their weights and the capacity over the common divisor, which is last."""
-    items = _unmasked(theta)
-    divisor, total = 0, 0
-    for i in items:
-        total += weights[i]
-        a, b = divisor, weights[i]
-        while b:
-            a, b = b, a % b
-        divisor = a
-    divisor = max(divisor, 1)
-    return items, weights[items] // divisor, min(capacity, total) // divisor, divisor
-
-
-@_kernel
 def _stride(n):
     """Items in a block."""
     return math.ceil(math.sqrt(n))
@@ -574,29 +592,27 @@ def _stride(n):
 
 @_kernel
 def _linear_start(theta, weights, capacity, gamma, tilt):
-    """The items that matter, heaviest first, and all that the recursion needs; a tilt of NaN asks for the best one."""
-    items, w, reduced, divisor = _divided(theta, weights, capacity)
-    order = np.argsort(-w)
-    items, w = items[order], w[order]
-    scores, n, total = theta[items], len(items), w.sum()
+    """The items that can be chosen, heaviest first, and what the recursion needs; a tilt of NaN asks for the best."""
+    items = _unmasked(theta)
+    items = items[np.argsort(-weights[items])]
+    w, scores, n = weights[items], theta[items], len(items)
     p, q = np.empty(n), np.empty(n)
-    if not math.isnan(tilt):
-        tilt *= divisor
-        _chances(scores, w, tilt, gamma, p, q)
-    else:
-        tilt = 0.0
+    if math.isnan(tilt):
+        tilt, total = 0.0, w.sum()
         mean, _ = _chances(scores, w, tilt, gamma, p, q)
-        if mean > reduced and total > reduced:
-            logit, high = math.log(reduced / (total - reduced)), 0.0
+        if mean > capacity and total > capacity:
+            logit, high = math.log(capacity / (total - capacity)), 0.0
             for i in range(n):
-                if w[i]:  # with this λ every p is at most reduced / total
+                if w[i]:  # with this λ every p is at most capacity / total
                     high = max(high, (scores[i] - gamma * logit) / w[i])
-            tilt = _tilt(scores, w, reduced, gamma, 0.0, high, p, q)
+            tilt = _tilt(scores, w, capacity, gamma, 0.0, high, p, q)
+    else:
+        _chances(scores, w, tilt, gamma, p, q)
     first = np.empty(n + 1, np.int64)
-    first[n] = reduced
+    first[n] = capacity
     for i in range(n - 1, -1, -1):
         first[i] = max(first[i + 1] - w[i], 0)
-    return items, w, reduced, divisor, first, tilt, p, q
+    return items, w, first, tilt, p, q
 
 
 @_kernel
@@ -669,10 +685,10 @@ def _linear_fill(rows, start, stop, w, p, q, first):
 
 
 @_kernel
-def _linear_sweep(w, p, q, decay, reduced, first, kept, rows):
+def _linear_sweep(w, p, q, decay, capacity, first, kept, rows):
     """G before the first item of every block in kept; the last block in rows."""
     n, stride = len(w), len(rows) - 1
-    for c in range(first[0], reduced + 1):
+    for c in range(first[0], capacity + 1):
         kept[0, c] = _exp(-decay * c) + TINY
     for block in range(len(kept)):
         rows[0] = kept[block]
@@ -681,22 +697,22 @@ def _linear_sweep(w, p, q, decay, reduced, first, kept, rows):
             kept[block + 1] = rows[stride]
 
 
-@_kernel
+@_kernel_in_order
 def _linear_marginals(theta, weights, capacity, gamma, y):
     """Fills y; returns whether Z was safe, the tilt and the excess."""
-    items, w, reduced, divisor, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, np.nan)
+    items, w, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, np.nan)
     n, excess = len(items), _total_excess(p, q)
-    if w.sum() <= reduced:  # independent items
+    if w.sum() <= capacity:  # independent items
         y[items] = p
         return True, 0.0, excess
     stride = _stride(n)
-    kept, rows = np.empty(((n + stride - 1) // stride, reduced + 1)), np.empty((stride + 1, reduced + 1))
-    _linear_sweep(w, p, q, tilt / gamma, reduced, first, kept, rows)
-    mass = rows[n - (len(kept) - 1) * stride, reduced]
+    kept, rows = np.empty(((n + stride - 1) // stride, capacity + 1)), np.empty((stride + 1, capacity + 1))
+    _linear_sweep(w, p, q, tilt / gamma, capacity, first, kept, rows)
+    mass = rows[n - (len(kept) - 1) * stride, capacity]
     if not mass > SAFE:
         return False, 0.0, 0.0
-    reach, before = np.zeros(reduced + 1), np.zeros(reduced + 1)
-    reach[reduced] = 1.0
+    reach, before = np.zeros(capacity + 1), np.zeros(capacity + 1)
+    reach[capacity] = 1.0
     for block in range(len(kept) - 1, -1, -1):
         start, stop = block * stride, min((block + 1) * stride, n)
         if stop < n:
@@ -709,32 +725,30 @@ def _linear_marginals(theta, weights, capacity, gamma, y):
             y[items[i]] = minor if take else 1.0 - minor
             _linear_step_back(reach, before, first[i], w[i], p[i], q[i])
             reach, before = before, reach
-    # in the caller's units, whose capacity may exceed a multiple of the divisor
-    excess += math.log(mass) - tilt / gamma * (capacity / divisor - reduced)
-    return True, tilt / divisor, excess
+    return True, tilt, excess + math.log(mass)
 
 
 @_kernel
 def _linear_marginals_batch(theta, weights, capacity, gamma, value, y, tilt, excess, tabled):
     for b in range(len(theta)):
         safe, tilt[b], excess[b] = _linear_marginals(theta[b], weights[b], capacity[b], gamma, y[b])
-        value[b] = tilt[b] * capacity[b] + gamma * excess[b] + _gain(theta[b], weights[b], tilt[b])
+        value[b] = _gibbs_value(theta[b], weights[b], capacity[b], gamma, tilt[b], excess[b])
         tabled[b] = not safe
 
 
-@_kernel
+@_kernel_in_order  # minor * (… / mass) must not become (minor * …) / mass, which underflows
 def _linear_product(theta, weights, capacity, gamma, tilt, v, product):
     """Cov(x, v·x) / γ, by the derivatives of both sweeps in the direction v."""
-    items, w, reduced, _, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, tilt)
+    items, w, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, tilt)
     n, v = len(items), v[items]
-    if w.sum() <= reduced:
+    if w.sum() <= capacity:
         product[items] = p * q * v / gamma
         return
     stride = _stride(n)
     blocks = (n + stride - 1) // stride
-    kept, kept_dot = np.empty((blocks, reduced + 1)), np.empty((blocks, reduced + 1))
-    rows, rows_dot = np.empty((stride + 1, reduced + 1)), np.empty((stride + 1, reduced + 1))
-    for c in range(first[0], reduced + 1):
+    kept, kept_dot = np.empty((blocks, capacity + 1)), np.empty((blocks, capacity + 1))
+    rows, rows_dot = np.empty((stride + 1, capacity + 1)), np.empty((stride + 1, capacity + 1))
+    for c in range(first[0], capacity + 1):
         kept[0, c], kept_dot[0, c] = _exp(-tilt / gamma * c) + TINY, 0.0
     for block in range(blocks):
         rows[0], rows_dot[0] = kept[block], kept_dot[block]
@@ -742,11 +756,11 @@ def _linear_product(theta, weights, capacity, gamma, tilt, v, product):
         if block + 1 < blocks:
             kept[block + 1], kept_dot[block + 1] = rows[stride], rows_dot[stride]
     last = n - (blocks - 1) * stride
-    mass = rows[last, reduced]
-    mean = rows_dot[last, reduced] / mass
-    reach, before = np.zeros(reduced + 1), np.zeros(reduced + 1)
-    reach_dot, before_dot = np.zeros(reduced + 1), np.zeros(reduced + 1)
-    reach[reduced] = 1.0
+    mass = rows[last, capacity]
+    mean = rows_dot[last, capacity] / mass
+    reach, before = np.zeros(capacity + 1), np.zeros(capacity + 1)
+    reach_dot, before_dot = np.zeros(capacity + 1), np.zeros(capacity + 1)
+    reach[capacity] = 1.0
     for block in range(blocks - 1, -1, -1):
         start, stop = block * stride, min((block + 1) * stride, n)
         if stop < n:
@@ -782,19 +796,19 @@ def _linear_fill_dot(rows, rows_dot, start, stop, w, p, q, v, first):
 @_kernel
 def _linear_sample(theta, weights, capacity, gamma, tilt, seeds, subsets):
     """Walk the rows back: take item i with chance p G(c - w) / (q G(c) + p G(c - w))."""
-    items, w, reduced, _, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, tilt)
+    items, w, first, tilt, p, q = _linear_start(theta, weights, capacity, gamma, tilt)
     n = len(items)
-    budget = np.full(len(seeds), reduced)
+    budget = np.full(len(seeds), capacity)
     state = seeds.copy()
-    if w.sum() <= reduced:
+    if w.sum() <= capacity:
         for s in range(len(seeds)):
             for i in range(n):
                 state[s], u = _uniform(state[s])
                 subsets[s, items[i]] = u < p[i]
         return
     stride = _stride(n)
-    kept, rows = np.empty(((n + stride - 1) // stride, reduced + 1)), np.empty((stride + 1, reduced + 1))
-    _linear_sweep(w, p, q, tilt / gamma, reduced, first, kept, rows)
+    kept, rows = np.empty(((n + stride - 1) // stride, capacity + 1)), np.empty((stride + 1, capacity + 1))
+    _linear_sweep(w, p, q, tilt / gamma, capacity, first, kept, rows)
     for block in range(len(kept) - 1, -1, -1):
         start, stop = block * stride, min((block + 1) * stride, n)
         if stop < n:
@@ -830,20 +844,15 @@ SMALL = 1 << 16
 @_kernel
 def _table_start(theta, weights, capacity, gamma, exactly):
     """The items that matter, their scores over γ (the table holds V/γ), and the cells of each row."""
-    if exactly:
-        items = _unmasked(theta)
-        n = len(items)
-        w, reduced = np.ones(n, np.int64), capacity
-    else:
-        items, w, reduced, _ = _divided(theta, weights, capacity)
-        n = len(items)
-    first, last = np.empty(n + 1, np.int64), np.full(n + 1, reduced)
-    first[n] = reduced
+    items = _unmasked(theta)
+    w, n = weights[items], len(items)
+    first, last = np.empty(n + 1, np.int64), np.full(n + 1, capacity)
+    first[n] = capacity
     for i in range(n - 1, -1, -1):
         first[i] = max(first[i + 1] - w[i], 0)
         if exactly:
-            last[i] = min(i, reduced)
-    return items, theta[items] / gamma, w, reduced, first, last
+            last[i] = min(i, capacity)
+    return items, theta[items] / gamma, w, first, last
 
 
 @_kernel
@@ -924,7 +933,7 @@ def _curvature(code, p):
 
 
 @_kernel
-def _table_sweep(code, scores, w, reduced, first, last, kept, rows, take):
+def _table_sweep(code, scores, w, capacity, first, last, kept, rows, take):
     """V before the first item of every block in kept; the last block in rows and take; returns the value."""
     n, stride = len(w), len(take)
     kept[0] = 0.0
@@ -934,12 +943,12 @@ def _table_sweep(code, scores, w, reduced, first, last, kept, rows, take):
         _table_fill(code, rows, take, start, stop, scores, w, first, last)
         if block + 1 < len(kept):
             kept[block + 1] = rows[stride]
-    return rows[n - (len(kept) - 1) * stride, reduced]
+    return rows[n - (len(kept) - 1) * stride, capacity]
 
 
 @_kernel
-def _table_space(n, reduced):
-    width = reduced + 1
+def _table_space(n, capacity):
+    width = capacity + 1
     stride = max(_stride(n), min(n, SMALL // width), 1)
     blocks = max((n + stride - 1) // stride, 1)
     return np.empty((blocks, width)), np.empty((stride + 1, width)), np.empty((stride, width))
@@ -987,12 +996,12 @@ def _stay_and_come(reach, taken, come, out):
 @_kernel
 def _table_marginals(theta, weights, capacity, gamma, code, exactly, y):
     """Fills y; returns the value."""
-    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
+    items, scores, w, first, last = _table_start(theta, weights, capacity, gamma, exactly)
     n = len(items)
-    kept, rows, take = _table_space(n, reduced)
-    value = gamma * _table_sweep(code, scores, w, reduced, first, last, kept, rows, take)
-    reach, before, taken = np.zeros(reduced + 1), np.zeros(reduced + 1), np.zeros(reduced + 1)
-    reach[reduced] = 1.0
+    kept, rows, take = _table_space(n, capacity)
+    value = gamma * _table_sweep(code, scores, w, capacity, first, last, kept, rows, take)
+    reach, before, taken = np.zeros(capacity + 1), np.zeros(capacity + 1), np.zeros(capacity + 1)
+    reach[capacity] = 1.0
     for block in range(len(kept) - 1, -1, -1):
         start, stop = block * len(take), min((block + 1) * len(take), n)
         if stop < n:
@@ -1011,7 +1020,6 @@ def _table_marginals_batch(theta, weights, capacity, gamma, code, exactly, value
     for b in range(len(theta)):
         if tabled[b]:
             value[b] = _table_marginals(theta[b], weights[b], capacity[b], gamma, code, exactly, y[b])
-            excess[b] = (value[b] - _gain(theta[b], weights[b], 0.0)) / gamma
 
 
 @_kernel
@@ -1075,9 +1083,9 @@ def _slope_row(code, of_entropy, stay, come, v, chance, gamma, out):
 @_kernel
 def _table_gradient(theta, weights, capacity, gamma, code, exactly, of_entropy, v, gradient):
     """Fills the gradient of E[v·x] (the Hessian times v) or of the entropy, which it returns."""
-    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
+    items, scores, w, first, last = _table_start(theta, weights, capacity, gamma, exactly)
     n, v = len(items), v[items]
-    kept, rows, take = _table_space(n, reduced)
+    kept, rows, take = _table_space(n, capacity)
     kept_mean, mean = np.zeros_like(kept), np.empty_like(rows)
     stride = len(take)
     kept[0] = 0.0
@@ -1088,11 +1096,11 @@ def _table_gradient(theta, weights, capacity, gamma, code, exactly, of_entropy, 
         _expected_fill(of_entropy, mean, take, start, stop, v, w, first, last)
         if block + 1 < len(kept):
             kept[block + 1], kept_mean[block + 1] = rows[stride], mean[stride]
-    total = mean[n - (len(kept) - 1) * stride, reduced]
-    reach, before, taken = np.zeros(reduced + 1), np.zeros(reduced + 1), np.zeros(reduced + 1)
-    reach_dot, before_dot, taken_dot = np.zeros(reduced + 1), np.zeros(reduced + 1), np.zeros(reduced + 1)
-    slope = np.empty(reduced + 1)
-    reach[reduced] = 1.0
+    total = mean[n - (len(kept) - 1) * stride, capacity]
+    reach, before, taken = np.zeros(capacity + 1), np.zeros(capacity + 1), np.zeros(capacity + 1)
+    reach_dot, before_dot, taken_dot = np.zeros(capacity + 1), np.zeros(capacity + 1), np.zeros(capacity + 1)
+    slope = np.empty(capacity + 1)
+    reach[capacity] = 1.0
     for block in range(len(kept) - 1, -1, -1):
         start, stop = block * stride, min((block + 1) * stride, n)
         if stop < n:
@@ -1127,11 +1135,11 @@ def _table_gradient_batch(theta, weights, capacity, gamma, code, exactly, of_ent
 @_kernel
 def _table_sample(theta, weights, capacity, gamma, code, exactly, seeds, subsets):
     """Walk the table back: take item i with chance P_i(c)."""
-    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
+    items, scores, w, first, last = _table_start(theta, weights, capacity, gamma, exactly)
     n = len(items)
-    kept, rows, take = _table_space(n, reduced)
-    _table_sweep(code, scores, w, reduced, first, last, kept, rows, take)
-    budget = np.full(len(seeds), reduced)
+    kept, rows, take = _table_space(n, capacity)
+    _table_sweep(code, scores, w, capacity, first, last, kept, rows, take)
+    budget = np.full(len(seeds), capacity)
     state = seeds.copy()
     for block in range(len(kept) - 1, -1, -1):
         start, stop = block * len(take), min((block + 1) * len(take), n)
@@ -1154,40 +1162,25 @@ def _table_sample_batch(theta, weights, capacity, gamma, code, exactly, seeds, t
 
 
 @_kernel
-def _table_coins(theta, weights, capacity, gamma, code, exactly):
-    """For each item and cell, whether it can be taken and whether it can be left."""
-    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
-    n = len(items)
-    rows, take = np.zeros((2, reduced + 1)), np.zeros((1, reduced + 1))
-    heads, tails = np.zeros((n, reduced + 1), np.bool_), np.zeros((n, reduced + 1), np.bool_)
-    for i in range(n):
-        _table_fill(code, rows, take, 0, 1, scores[i:], w[i:], first[i:], last[i:])
-        rows[0] = rows[1]
-        for c in range(first[i + 1], last[i + 1] + 1):
-            heads[i, c], tails[i, c] = take[0, c] > 0.0, take[0, c] < 1.0
-    return w, reduced, heads, tails
-
-
-@_kernel
-def _can_be_drawn(items, w, reduced, exactly, subset):
+def _can_be_drawn(items, w, capacity, exactly, subset):
     """Whether the subset fits and has no item that cannot be chosen."""
     total, chosen = 0, 0
     for i in range(len(items)):
         total += w[i] * subset[items[i]]
         chosen += subset[items[i]]
-    return chosen == subset.sum() and (total == reduced if exactly else total <= reduced)
+    return chosen == subset.sum() and (total == capacity if exactly else total <= capacity)
 
 
 @_kernel
 def _table_log_prob(theta, weights, capacity, gamma, code, exactly, subsets, out):
     """The log of the chances along the walk that draws each subset."""
-    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
+    items, scores, w, first, last = _table_start(theta, weights, capacity, gamma, exactly)
     n = len(items)
-    kept, rows, take = _table_space(n, reduced)
-    _table_sweep(code, scores, w, reduced, first, last, kept, rows, take)
-    budget = np.full(len(subsets), reduced)
+    kept, rows, take = _table_space(n, capacity)
+    _table_sweep(code, scores, w, capacity, first, last, kept, rows, take)
+    budget = np.full(len(subsets), capacity)
     for s in range(len(subsets)):
-        out[s] = 0.0 if _can_be_drawn(items, w, reduced, exactly, subsets[s]) else -np.inf
+        out[s] = 0.0 if _can_be_drawn(items, w, capacity, exactly, subsets[s]) else -np.inf
     for block in range(len(kept) - 1, -1, -1):
         start, stop = block * len(take), min((block + 1) * len(take), n)
         if stop < n:
@@ -1203,9 +1196,10 @@ def _table_log_prob(theta, weights, capacity, gamma, code, exactly, subsets, out
 
 
 @_kernel
-def _table_log_prob_batch(theta, weights, capacity, gamma, code, exactly, subsets, out):
+def _table_log_prob_batch(theta, weights, capacity, gamma, code, exactly, subsets, tabled, out):
     for b in range(len(theta)):
-        _table_log_prob(theta[b], weights[b], capacity[b], gamma, code, exactly, subsets[:, b], out[:, b])
+        if tabled[b]:
+            _table_log_prob(theta[b], weights[b], capacity[b], gamma, code, exactly, subsets[:, b], out[:, b])
 
 
 @_kernel
@@ -1214,12 +1208,12 @@ def _table_log_prob_gradient(theta, weights, capacity, gamma, code, exactly, sub
 
     Upstream must be 0 for what cannot be drawn.
     """
-    items, scores, w, reduced, first, last = _table_start(theta, weights, capacity, gamma, exactly)
+    items, scores, w, first, last = _table_start(theta, weights, capacity, gamma, exactly)
     n = len(items)
-    kept, rows, take = _table_space(n, reduced)
-    _table_sweep(code, scores, w, reduced, first, last, kept, rows, take)
-    reach, before, taken = np.zeros(reduced + 1), np.zeros(reduced + 1), np.zeros(reduced + 1)
-    budget = np.full(len(subsets), reduced)
+    kept, rows, take = _table_space(n, capacity)
+    _table_sweep(code, scores, w, capacity, first, last, kept, rows, take)
+    reach, before, taken = np.zeros(capacity + 1), np.zeros(capacity + 1), np.zeros(capacity + 1)
+    budget = np.full(len(subsets), capacity)
     for block in range(len(kept) - 1, -1, -1):
         start, stop = block * len(take), min((block + 1) * len(take), n)
         if stop < n:

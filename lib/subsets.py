@@ -15,6 +15,11 @@ programming* (arXiv 2601.21775), as its abstract describes it; :mod:`lib.dp` has
 :mod:`lib.kernels` the fast ones that run here. The contour method for top-k is our derivation; Fourier methods for
 sums of Bernoulli variables are in Hong, *On computing the distribution function for the Poisson binomial distribution*
 (2013).
+
+Everything is computed in float64 on the CPU and comes back in the type, and on the device, of the scores. As in any sum,
+scores that are much larger than the temperature count only up to their last digit: two subsets of a knapsack whose
+scores tie exactly may differ by some :math:`10^{-16}\,|\theta|/\gamma`. The transforms of torch.func and batched
+gradients (``vectorize=True``) cannot look into these functions, and fail.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ class _Value(Function):
     def forward(ctx, theta, problem):
         ctx.save_for_backward(theta)
         ctx.problem = problem
-        return problem._batched(problem._solve().value)
+        return problem._batched(problem._solve().value + problem._shift)
 
     @staticmethod
     def backward(ctx, grad):
@@ -102,6 +107,29 @@ class _LogProb(Function):
         return _Last.apply(*ctx.saved_tensors, grad, gradient), None, None
 
 
+class _FenchelYoung(Function):
+    @staticmethod
+    def forward(ctx, theta, problem, subsets):
+        """Subsets (S, B, n) in int8; returns (S, B), from float64 and rounded once."""
+        if problem.regularizer == "shannon":
+            log_prob = kernels.log_prob(*problem._arrays, subsets, problem._solve(), **problem._options)
+            loss = -problem.gamma * log_prob
+        else:
+            scores = np.where(subsets, problem._arrays[0], 0.0).sum(axis=-1)
+            loss = np.maximum(problem._solve().value - scores, 0.0)
+        ctx.save_for_backward(theta)
+        ctx.problem, ctx.subsets = problem, subsets
+        return problem._tensor(loss)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (theta,) = ctx.saved_tensors
+        target = ctx.problem._tensor(ctx.subsets).reshape(len(ctx.subsets), *theta.shape)
+        difference = _Mean.apply(theta, ctx.problem) - target
+        grad = grad.reshape(len(ctx.subsets), *theta.shape[:-1], 1)
+        return (grad * difference).sum(dim=0), None, None
+
+
 class _Last(Function):
     """A derivative that cannot be differentiated again: that is an error, where it could silently be 0.
 
@@ -134,15 +162,20 @@ class _Subsets(Distribution):
         self.gamma, self.regularizer = gamma, regularizer
         self._options = {"gamma": gamma, "regularizer": regularizer, "exactly": exactly}
         size = math.prod(batch)
-        capacity = np.broadcast_to(capacity, batch).reshape(size)
-        weights = np.broadcast_to(weights, (*batch, n)).reshape(size, n)
-        scores = np.broadcast_to(scores, (*batch, n)).reshape(size, n)
-        if not exactly:
-            # a budget beyond all the weights is no budget; an item heavier than the budget is as good as masked
-            capacity = np.minimum(capacity, weights.sum(axis=-1))
-            scores = np.where(weights > capacity[:, None], -np.inf, scores)
-        # copies, so that the answers stay those of the scores that were given
-        self._arrays = tuple(np.array(array, order="C") for array in (scores, weights, capacity))
+        # copies, so that the answers stay those of the arguments that were given
+        scores = np.array(np.broadcast_to(scores, (*batch, n)).reshape(size, n))
+        weights = np.array(np.broadcast_to(weights, (*batch, n)).reshape(size, n))
+        capacity = np.array(np.broadcast_to(capacity, batch).reshape(size))
+        if exactly:
+            best = _kth_largest(scores, capacity)
+            scores -= best[:, None]
+            self._shift = best * capacity
+        else:
+            # an item that is heavier than the budget is as good as masked, and what is left may have a larger unit
+            scores[weights > capacity[:, None]] = -np.inf
+            weights, capacity = _reduced(scores, weights, capacity)
+            self._shift = np.zeros(size)
+        self._arrays = scores, weights, capacity
         self._solution = None
         super().__init__(batch, torch.Size([n]), validate_args=False)
 
@@ -178,14 +211,21 @@ class _Subsets(Distribution):
         return mean * (1 - mean)
 
     def sample(self, sample_shape=(), *, generator: torch.Generator | None = None) -> torch.Tensor:
-        """Independent exact draws (sample_shape, ..., n) of 0 and 1, in the type of the scores."""
+        """Independent exact draws (sample_shape, ..., n) of 0 and 1, in the type of the scores.
+
+        A draw of Shannon's top-k throws n coins about 2.5 times the standard deviation of their sum; other draws share
+        one table.
+        """
         _validate.generator(generator)
-        shape = self._extended_shape(torch.Size(sample_shape))
-        number = math.prod(torch.Size(sample_shape))
+        if not isinstance(sample_shape, (tuple, list)) or any(not isinstance(s, int) or s < 0 for s in sample_shape):
+            raise TypeError(f"sample_shape must be a torch.Size or a tuple of integers >= 0, got {sample_shape!r}")
+        sample_shape = torch.Size(sample_shape)
         device = "cpu" if generator is None else generator.device
-        bits = torch.randint(-(2**63), 2**63 - 1, (number, len(self._arrays[0])), generator=generator, device=device)
-        seeds = bits.cpu().numpy().view(np.uint64)
-        return self._tensor(kernels.sample(*self._arrays, seeds, self._solve(), **self._options)).reshape(shape)
+        size = (math.prod(sample_shape), len(self._arrays[0]))
+        seeds = torch.randint(-(2**63), 2**63 - 1, size, generator=generator, device=device)
+        seeds = seeds.cpu().numpy().view(np.uint64)
+        drawn = kernels.sample(*self._arrays, seeds, self._solve(), **self._options)
+        return self._tensor(drawn).reshape(self._extended_shape(sample_shape))
 
     def straight_through(self, sample_shape=(), *, generator: torch.Generator | None = None) -> torch.Tensor:
         """A draw whose gradient is declared to be that of the marginals (biased, of low variance)."""
@@ -194,19 +234,23 @@ class _Subsets(Distribution):
 
     def log_prob(self, value) -> torch.Tensor:
         """The log-probability of subsets (..., n) of 0 and 1: -inf for what is never drawn. Differentiable once."""
-        subsets = self._zeros_and_ones("value", value)
+        return self._of_subsets(_LogProb, self._zeros_and_ones("value", value))
+
+    def _of_subsets(self, function, subsets) -> torch.Tensor:
+        """A Function of subsets (..., n) whose shape broadcasts with the batch."""
         shape = torch.broadcast_shapes(subsets.shape[:-1], self.batch_shape)
         batch = shape[len(shape) - len(self.batch_shape) :]
         if batch != self.batch_shape:
-            return self.expand(batch).log_prob(value)
+            return self.expand(batch)._of_subsets(function, subsets)
         number = math.prod(shape[: len(shape) - len(batch)])
-        chosen = subsets.expand(*shape, -1).to("cpu", torch.int8).reshape(number, *self._arrays[0].shape)
-        chosen = chosen.contiguous().numpy()
-        return _LogProb.apply(self.theta, self, chosen).reshape(shape)
+        subsets = subsets.expand(*shape, -1).to("cpu", torch.int8).reshape(number, *self._arrays[0].shape)
+        return function.apply(self.theta, self, subsets.contiguous().numpy()).reshape(shape)
 
     def _zeros_and_ones(self, name: str, value) -> torch.Tensor:
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"{name} must be a torch tensor of 0 and 1, got {type(value).__name__}")
+        if value.layout is not torch.strided or value.is_nested or value.is_meta:
+            raise TypeError(f"{name} must be a dense tensor with data, got {value.layout} on {value.device}")
         shape = self.batch_shape + self.event_shape
         try:
             torch.broadcast_shapes(value.shape, shape)
@@ -232,13 +276,12 @@ class _Subsets(Distribution):
         """
         sizes = np.empty(len(self._arrays[0]), object)
         for b in range(len(sizes)):
-            sizes[b] = self._support_size(*(array[b] for array in self._arrays))
+            theta, weights, capacity = (array[b] for array in self._arrays)
+            if self.regularizer == "shannon":
+                sizes[b] = self._number(weights[theta > -np.inf].tolist(), int(capacity))
+            else:
+                sizes[b] = kernels.support_size(theta, weights, int(capacity), **self._options)
         return sizes.reshape(self.batch_shape).tolist()
-
-    def _support_size(self, theta, weights, capacity) -> int:
-        if self.regularizer != "shannon":
-            return kernels.support_size(theta, weights, capacity, **self._options)
-        return self._fitting(weights[theta > -np.inf].tolist(), int(capacity))
 
     def __repr__(self):
         shape = tuple(self.batch_shape + self.event_shape)
@@ -298,12 +341,11 @@ class TopK(_Subsets):
     @property
     def mode(self) -> torch.Tensor:
         """The k best items, as 0 and 1 (..., n); of equal scores the first."""
-        theta = self.theta.detach()
-        rank = theta.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-        return (rank < self.k.to(theta.device).unsqueeze(-1)).to(theta.dtype)
+        rank = np.argsort(np.argsort(-self._arrays[0], axis=-1, stable=True), axis=-1)
+        return self._batched((rank < self._arrays[2][:, None]).astype(np.int8))
 
     @staticmethod
-    def _fitting(weights, k) -> int:
+    def _number(weights, k) -> int:
         return math.comb(len(weights), k)
 
 
@@ -349,14 +391,15 @@ class Knapsack(_Subsets):
         if weights.ndim == 0 or weights.shape[-1] != n:
             raise ValueError(f"weights must have one for each of the n = {n} scores, got shape {weights.shape}")
         batch = _common(theta=theta.shape[:-1], weights=weights.shape[:-1], capacity=capacity.shape)
-        total = weights.sum(axis=-1)
-        cells = np.minimum(capacity, total) // np.maximum(np.gcd.reduce(weights, axis=-1), 1)
-        if regularizer == "shannon":
-            cells = np.where(capacity < total, cells, 0)  # independent items need no table
-        _check_memory("capacity", n, int(cells.max(initial=0)))
+        if n * int(weights.max(initial=0)) > 2**62:
+            raise ValueError(f"weights must not add up to more than 2^62, got {n} of up to {weights.max()}")
         self.weights = torch.from_numpy(np.array(np.broadcast_to(weights, (*batch, n))))
         self.capacity = torch.from_numpy(np.array(np.broadcast_to(capacity, batch)))
         super().__init__(theta, scores, weights, capacity, batch, gamma=gamma, regularizer=regularizer, exactly=False)
+        scores, weights, cells = self._arrays
+        if regularizer == "shannon":  # independent items need no table
+            cells = np.where(np.where(scores > -np.inf, weights, 0).sum(axis=-1) <= cells, 0, cells)
+        _check_memory("capacity", n, int(cells.max(initial=0)))
 
     def expand(self, batch_shape, _instance=None):
         batch, n = torch.Size(batch_shape), self.event_shape[0]
@@ -373,7 +416,9 @@ class Knapsack(_Subsets):
         return self._batched(kernels.mode(*self._arrays))
 
     @staticmethod
-    def _fitting(weights, capacity) -> int:
+    def _number(weights, capacity) -> int:
+        if sum(weights) <= capacity:
+            return 2 ** len(weights)
         # Π (1 + z^w) as one integer, z = 2^bits: the sum of the coefficients is at most 2^n < z - 1
         bits = len(weights) + 2
         window = (1 << bits * (capacity + 1)) - 1
@@ -423,7 +468,27 @@ def fenchel_young_loss(distribution: TopK | Knapsack, target: torch.Tensor) -> t
         raise ValueError(f"target must {allowed.format(limit)}, got {total}")
     if (chosen & (distribution.theta == -torch.inf)).any():
         raise ValueError("target must not choose an item whose score is -inf")
-    return distribution.value - torch.where(chosen, distribution.theta, 0.0).sum(dim=-1)
+    return distribution._of_subsets(_FenchelYoung, target)
+
+
+def _kth_largest(scores, k):
+    """The k-th largest score of each row, or the largest if k is 0; 0 where there is none."""
+    size, n = scores.shape
+    if n == 0:
+        return np.zeros(size)
+    place = np.minimum(n - k, n - 1)
+    if size and (place == place[0]).all():
+        best = np.partition(scores, place[0], axis=-1)[:, place[0]]
+    else:
+        best = np.take_along_axis(np.sort(scores, axis=-1), place[:, None], axis=-1)[:, 0]
+    return np.where(best == -np.inf, 0.0, best)
+
+
+def _reduced(scores, weights, capacity):
+    """Weights and capacity in units of the common divisor of what can be chosen, and no capacity beyond their sum."""
+    weights = np.where(scores > -np.inf, weights, 0)
+    unit = np.maximum(np.gcd.reduce(weights, axis=-1), 1)
+    return weights // unit[:, None], np.minimum(capacity, weights.sum(axis=-1)) // unit
 
 
 def _checked(theta, gamma, regularizer):

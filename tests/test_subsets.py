@@ -546,11 +546,90 @@ def test_the_cold_knapsack_is_right_where_the_linear_recursion_underflows():
     for gamma in np.geomspace(3e-2, 1e-5, 60):
         choice = Knapsack(torch.as_tensor(theta), torch.as_tensor(weights), 61, gamma=float(gamma))
         np.testing.assert_allclose(choice.mean, dp.marginals(theta, weights, 61, gamma=gamma), atol=1e-9)
+        leaf = torch.as_tensor(theta).requires_grad_()
+        v = np.cos(np.arange(24.0))
+        (product,) = torch.autograd.grad(
+            Knapsack(leaf, weights, 61, gamma=float(gamma)).mean @ torch.as_tensor(v), leaf
+        )
+        np.testing.assert_allclose(
+            gamma * product, gamma * dp.hessian_product(theta, weights, 61, v, gamma=gamma), atol=1e-9
+        )
         value = dp.forward(theta, weights, 61, gamma=gamma)[0][-1, -1]
         assert choice.value.item() == pytest.approx(value, abs=1e-11)
         tabled.append(bool(choice._solve().tabled[0]))
     assert any(tabled)
     assert not all(tabled)
+
+
+def test_the_product_in_the_cold_where_the_square_of_Z_underflows():
+    for gamma in (2e-3, 1.5e-3, 1.2e-3, 1e-3, 9e-4, 6e-4, 1e-4):
+        theta = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64, requires_grad=True)
+        (product,) = torch.autograd.grad(Knapsack(theta, [2, 2, 3], 3, gamma=gamma).mean[0], theta)
+        np.testing.assert_allclose(gamma * product, [0.25, -0.25, 0], atol=1e-9)
+
+
+def test_log_probability_and_entropy_in_the_deep_cold():
+    rng = np.random.default_rng(0)
+    theta, weights = torch.tensor(rng.normal(size=20)), torch.tensor(rng.integers(1, 20, 20))
+    for gamma in (1e-10, 1e-12, 1e-14, 1e-15):
+        choice = Knapsack(theta, weights, 60, gamma=gamma)
+        assert choice.log_prob(choice.mode) == choice.entropy() == 0
+    for seed in range(50):
+        assert TopK(scores(20, seed=seed), 7, gamma=0.003).entropy() >= 0
+
+
+def test_ties_far_from_zero_keep_their_digits():
+    """λ is looked for beside the k-th score: beside 0 it would be rounded to a multiple of more than γ."""
+    for size, n, k, gamma in ((1000.0, 200, 1, 1e-15), (1e12, 2000, 3, 1e-5), (1100.0, 10_000, 100, 1.1e-13)):
+        choice = TopK(torch.full((n,), size, dtype=torch.float64), k, gamma=gamma)
+        np.testing.assert_allclose(choice.mean, k / n, rtol=1e-12)
+        assert choice.entropy().item() == pytest.approx(math.log(math.comb(n, k)))
+        first = torch.arange(n) < k
+        assert choice.log_prob(first).item() == pytest.approx(-math.log(math.comb(n, k)))
+        assert choice.sample().sum() == k
+
+
+def test_one_subset_keeps_its_value_at_every_temperature():
+    for gamma in (1e-15, 1.0, 1e6, 1e15):
+        for theta in ([0.3, 0.4], [-math.inf, 0.4, 0.3]):
+            choice = TopK(torch.tensor(theta, dtype=torch.float64), 2, gamma=gamma)
+            assert choice.value.item() == pytest.approx(0.7, abs=1e-15)
+
+
+@every_regularizer
+def test_what_cannot_be_chosen_and_common_units_cost_nothing(regularizer):
+    huge = 10**12
+    theta = torch.tensor([0.0, 1.0, -1.0], dtype=torch.float64)
+    heavy = Knapsack(theta, [huge, 3, 5], 10**11, regularizer=regularizer)
+    assert heavy.mean[0] == 0
+    torch.testing.assert_close(heavy.mean[1:], Knapsack(theta[1:], [3, 5], 8, regularizer=regularizer).mean)
+    masked = torch.tensor([-math.inf, 1.0, -1.0], dtype=torch.float64)
+    torch.testing.assert_close(Knapsack(masked, [10**11 - 1, 3, 5], 10**11, regularizer=regularizer).mean, heavy.mean)
+    same = Knapsack(torch.zeros(3), [huge] * 3, 2 * huge, regularizer=regularizer)
+    torch.testing.assert_close(same.mean, Knapsack(torch.zeros(3), [1, 1, 1], 2, regularizer=regularizer).mean)
+    assert same.support_size() == 7
+    many = Knapsack(torch.zeros(1000), torch.full((1000,), huge), 3 * huge, regularizer=regularizer)
+    assert many.sample().sum() <= 3
+
+
+def test_without_a_binding_capacity_nothing_is_tabulated():
+    weights = torch.randint(1, 10**5, (1000,), generator=torch.Generator().manual_seed(0))
+    theta = scores(1000)
+    choice = Knapsack(theta, weights, 10**15)
+    assert torch.equal(choice.mode, (theta > 0).double())
+    assert choice.support_size() == 2**1000
+    assert Knapsack(torch.zeros(3), [10**9, 10**9 - 1, 5], 10**15).support_size() == 8
+
+
+def test_changing_theta_afterwards_changes_nothing():
+    theta = torch.tensor([1.0, 0.0, 0.0, -1.0], dtype=torch.float64)
+    choice = TopK(theta, 2)
+    before, target = choice.mean.clone(), torch.tensor([1, 1, 0, 0])
+    loss = fenchel_young_loss(choice, target)
+    theta[0], theta[3] = -50, 50
+    assert choice.mode.tolist() == [1, 1, 0, 0]
+    assert torch.equal(choice.mean, before)
+    assert fenchel_young_loss(choice, target) == loss
 
 
 @pytest.mark.parametrize("regularizer", ["shannon"])
@@ -620,14 +699,31 @@ def test_fenchel_young_loss(regularizer):
         torch.testing.assert_close(gradient, choice.mean - target)
         if regularizer == "shannon":
             torch.testing.assert_close(loss, -choice.log_prob(target))
+    several = fenchel_young_loss(choice, torch.stack([target, torch.zeros(20, 6)]))
+    assert several.shape == (2, 20)
+    torch.testing.assert_close(several[0], loss)
+    (gradient,) = torch.autograd.grad(several.sum(), theta)
+    torch.testing.assert_close(gradient, 2 * choice.mean - target)
     certain = TopK(torch.tensor([9.0, -9.0]), 1, regularizer="gini")
     assert fenchel_young_loss(certain, torch.tensor([1, 0])) == 0
+
+
+@every_regularizer
+def test_the_loss_is_rounded_once(regularizer):
+    """Large scores in float32 and float16, whose value and score would each be rounded, or overflow."""
+    theta = torch.arange(1000.0) + 1e4
+    for dtype in (torch.float32, torch.float16):
+        exact = TopK(theta.to(dtype).double(), 300, regularizer=regularizer)
+        loss = fenchel_young_loss(TopK(theta.to(dtype), 300, regularizer=regularizer), exact.mode)
+        torch.testing.assert_close(loss.double(), fenchel_young_loss(exact, exact.mode), rtol=1e-3, atol=1e-6)
+        assert loss >= 0
 
 
 # ---- errors ----
 
 THETA = torch.zeros(4)
 W = torch.ones(4, dtype=torch.int64)
+HEAVY = 10**12
 ERRORS = [
     (lambda: TopK(THETA, 5), ValueError, r"k must be in \[0, 4\], got 5"),
     (lambda: TopK(THETA, -1), ValueError, r"k must be in \[0, 4\], got -1"),
@@ -674,6 +770,17 @@ ERRORS = [
     (lambda: fenchel_young_loss(TopK(THETA, 2), torch.eye(4)[0]), ValueError, "target must choose k = 2.*got 1"),
     (lambda: fenchel_young_loss(Knapsack(THETA, W, 2), W), ValueError, "target must weigh at most the capacity 2, got"),
     (lambda: fenchel_young_loss(TopK(THETA, 2), torch.full((4,), 0.5)), ValueError, "target must hold only 0 and 1"),
+    (lambda: TopK(THETA, 2).log_prob(torch.zeros(4, device="meta")), TypeError, "value must be a dense tensor"),
+    (lambda: TopK(THETA, 2).sample(5), TypeError, "sample_shape must be a torch.Size or a tuple .* got 5"),
+    (lambda: TopK(THETA, 2).sample((-1,)), TypeError, r"sample_shape must be .* got \(-1,\)"),
+    (lambda: TopK(THETA, 1, gamma=torch.tensor(1.0, requires_grad=True)), TypeError, "gamma must be a plain number"),
+    (lambda: Knapsack(THETA, [0.5, 1, 1, 1], 1), TypeError, r"got float64 of shape \(4,\); scale"),
+    (lambda: Knapsack(THETA, W.bfloat16(), 1), TypeError, r"got float64 of shape \(4,\); scale"),
+    (
+        lambda: Knapsack(torch.zeros(1).expand(5_000_000), torch.tensor([HEAVY]).expand(5_000_000), HEAVY),
+        ValueError,
+        r"weights must not add up to more than 2\^62, got 5000000 of up to 1000000000000",
+    ),
     (lambda: fenchel_young_loss(THETA, W), TypeError, "distribution must be a TopK or a Knapsack, got"),
     (
         lambda: fenchel_young_loss(TopK(torch.tensor([0.0, -torch.inf, 0.0]), 1), torch.tensor([0, 1, 0])),
