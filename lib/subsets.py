@@ -16,8 +16,8 @@ programming* (arXiv 2601.21775), as its abstract describes it; :mod:`lib.dp` has
 sums of Bernoulli variables are in Hong, *On computing the distribution function for the Poisson binomial distribution*
 (2013).
 
-Everything is computed in float64 on the CPU and comes back in the type, and on the device, of the scores. As in any sum,
-scores that are much larger than the temperature count only up to their last digit: two subsets of a knapsack whose
+Everything is computed in float64 on the CPU and comes back in the type, and on the device, of the scores. As in any
+sum, scores that are much larger than the temperature count only up to their last digit: two subsets of a knapsack whose
 scores tie exactly may differ by some :math:`10^{-16}\,|\theta|/\gamma`. The transforms of torch.func and batched
 gradients (``vectorize=True``) cannot look into these functions, and fail.
 """
