@@ -61,7 +61,7 @@ class BrownianPath:
             steps: the path's own number of steps times a power of two.
 
         Returns:
-            float64 tensor (steps, *batch, d, d) for common noise, (steps, *batch, N, d, d) for independent noise;
+            float64 tensor (steps, ..., d, d) for common noise, (steps, ..., N, d, d) for independent noise;
             entries have variance horizon / steps.
 
         Raises:

@@ -12,7 +12,7 @@ distribution's coins. With Shannon entropy it is the Gibbs law :math:`p(x) \prop
 
 Source: the framework is that of Vivier-Ardisson et al., *Differentiable knapsack and top-k operators via dynamic
 programming* (arXiv 2601.21775), as its abstract describes it; :mod:`lib.dp` has the recursions to read, and
-:mod:`lib.kernels` the fast ones that run here. The contour method for top-k is our derivation; Fourier methods for
+``lib.kernels`` the fast ones that run here. The contour method for top-k is our derivation; Fourier methods for
 sums of Bernoulli variables are in Hong, *On computing the distribution function for the Poisson binomial distribution*
 (2013).
 
@@ -34,7 +34,7 @@ from torch.distributions import Distribution, constraints
 
 from lib import _validate, kernels
 
-#: Weights may not be larger: their sums have to stay exact.
+# Weights may not be larger, so that their sums stay exact.
 HEAVIEST = 10**12
 
 
@@ -202,7 +202,7 @@ class _Subsets(Distribution):
 
     @property
     def mean(self) -> torch.Tensor:
-        """The marginals (..., n): the probability of each item to be chosen. Differentiable once."""
+        """The marginals (..., n), which are the probabilities of the items to be chosen. Differentiable once."""
         return _Mean.apply(self.theta, self)
 
     @property
