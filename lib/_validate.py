@@ -153,7 +153,9 @@ def recording(name: str, record, total: int) -> int | None:
 def scores(name: str, theta) -> np.ndarray:
     """Scores (..., n) of any floating-point type, no NaN, -inf for an item that must not be chosen; as float64."""
     if not isinstance(theta, torch.Tensor):
-        raise TypeError(f"{name} must be a torch tensor of shape (..., n), got {type(theta).__name__}")
+        raise TypeError(
+            f"{name} must be a torch tensor of shape (..., n), got {type(theta).__name__}; see torch.as_tensor"
+        )
     if theta.layout is not torch.strided or theta.is_nested or theta.is_meta:
         raise TypeError(f"{name} must be a dense tensor with data, got {theta.layout} on {theta.device}")
     if theta.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
@@ -183,8 +185,8 @@ def integers(name: str, value, *, low: int, high: int, shape: str, hint: str = "
     except Exception as error:
         raise TypeError(f"{name} must be integers of shape {shape}, got {value!r}") from error
     if given.dtype.kind not in "iu" and given.size:
-        what = repr(given.item()) if given.size == 1 else f"of shape {given.shape}"
-        raise TypeError(f"{name} must be integers of shape {shape}, got {given.dtype} {what}{hint}")
+        what = repr(given.item()) if given.size == 1 else f"an array of shape {given.shape}"
+        raise TypeError(f"{name} must be integers of shape {shape}, got {what} of type {given.dtype}{hint}")
     wrong = (given < low) | (given > high)
     if wrong.any():
         raise ValueError(f"{name} must be in [{low}, {high:.15g}], got {given[wrong][0]}")

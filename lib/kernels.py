@@ -49,7 +49,7 @@ def _kernel_in_order(function):
 
 
 class _SayWhileCompiling(event.Listener):
-    """One line the first time that a kernel is compiled, so that nobody wonders what takes so long."""
+    """One line the first time that a process compiles a kernel, so that nobody wonders what takes so long."""
 
     said = False
 
@@ -57,7 +57,11 @@ class _SayWhileCompiling(event.Listener):
         ours = event.data["dispatcher"].py_func.__module__ == __name__
         if ours and not self.said and not progress.static():
             self.said = True
-            print("Compiling the kernels of lib: up to a minute, once on this machine ...", file=sys.stderr, flush=True)
+            print(
+                "Compiling the kernels of lib for their first use: up to a minute, then they are kept ...",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def on_end(self, event):
         pass

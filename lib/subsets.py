@@ -9,6 +9,18 @@ is solved by a dynamic program of binary maxima. :class:`TopK` and :class:`Knaps
 one (:mod:`lib.smoothmax`): the value becomes differentiable in the scores, its gradient is the vector of marginals
 :math:`\mathbb E\,x` of a distribution over the subsets that fit, and the probabilities to take met on the way are that
 distribution's coins. With Shannon entropy it is the Gibbs law :math:`p(x) \propto e^{\langle\theta, x\rangle/\gamma}`.
+Tsallis and Gini decide a comparison for good where its sides differ by :math:`2\gamma` or :math:`\gamma`: most subsets
+then have probability exactly 0, and the result depends on the order of the items.
+
+Learning from observed selections, with gradients through samples, and from rewards:
+
+>>> theta = torch.zeros(5, requires_grad=True)
+>>> choice = TopK(theta, 2, gamma=0.5)
+>>> fenchel_young_loss(choice, torch.tensor([1, 1, 0, 0, 0])).backward()
+>>> (choice.straight_through() * torch.arange(5.0)).sum().backward()
+>>> chosen = choice.sample((100,))
+>>> reward = chosen @ torch.arange(5.0)
+>>> (-(reward - reward.mean()) * choice.log_prob(chosen)).mean().backward()
 
 Source: the framework is that of Vivier-Ardisson et al., *Differentiable knapsack and top-k operators via dynamic
 programming* (arXiv 2601.21775), as its abstract describes it; :mod:`lib.dp` has the recursions to read, and
@@ -36,6 +48,8 @@ from lib import _validate, kernels
 
 # Weights may not be larger, so that their sums stay exact.
 HEAVIEST = 10**12
+
+__all__ = ["Knapsack", "TopK", "fenchel_young_loss"]
 
 
 class _Value(Function):
@@ -156,7 +170,7 @@ class _Subsets(Distribution):
     has_rsample = False
 
     def __init__(self, theta, scores, weights, capacity, batch, *, gamma, regularizer, exactly):
-        """``scores`` (the data of theta), ``weights`` and ``capacity``: arrays that broadcast to the batch, checked."""
+        # scores (the data of theta), weights and capacity: arrays that broadcast to the batch, checked
         n = theta.shape[-1]
         self.theta = theta if theta.shape[:-1] == batch else theta.expand(*batch, n)
         self.gamma, self.regularizer = gamma, regularizer
@@ -197,7 +211,7 @@ class _Subsets(Distribution):
 
     @property
     def value(self) -> torch.Tensor:
-        r"""The smoothed maximum (...), at least the hard one with Shannon; its gradient is the marginals."""
+        r"""The smoothed maximum (...), never below the hard one. Its gradient is the marginals."""
         return _Value.apply(self.theta, self)
 
     @property
@@ -233,7 +247,10 @@ class _Subsets(Distribution):
         return self.sample(sample_shape, generator=generator) + (mean - mean.detach())
 
     def log_prob(self, value) -> torch.Tensor:
-        """The log-probability of subsets (..., n) of 0 and 1: -inf for what is never drawn. Differentiable once."""
+        """The log-probability of subsets (..., n) of 0 and 1, which may have samples in front of the batch.
+
+        It is -inf, with gradient 0, for what is never drawn. Differentiable once.
+        """
         return self._of_subsets(_LogProb, self._zeros_and_ones("value", value))
 
     def _of_subsets(self, function, subsets) -> torch.Tensor:
@@ -258,7 +275,10 @@ class _Subsets(Distribution):
         except RuntimeError:
             fits = False
         if not fits:
-            raise ValueError(f"{name} must fit the shape {tuple(shape)}, got {tuple(value.shape)}")
+            raise ValueError(
+                f"{name} must fit the shape {tuple(shape)}, with samples in front at will, got {tuple(value.shape)}: "
+                "it holds 0 or 1 for every item, not places of items"
+            )
         value = value.detach()
         wrong = (value != 0) & (value != 1)
         if wrong.any():
@@ -300,10 +320,14 @@ class TopK(_Subsets):
     is O(n), whatever k; with Tsallis and Gini it is O(n k), and the result depends on the order of the items.
 
     Args:
-        theta: scores (..., n), float16 to float64, -inf for an item that must not be chosen.
-        k: how many to choose, an integer in [0, n] or an integer tensor that broadcasts with the batch (...).
+        theta: scores (..., n), a tensor of float16, bfloat16, float32 or float64; -inf for an item that must not be
+            chosen.
+        k: how many to choose, an integer in [0, n], or integers (tensor, array or list) that broadcast with the batch
+            (...): for 3 rows of scores, a k of shape (3,), not (3, 1).
         gamma: temperature, in units of the scores: towards 0 the k best, towards infinity (Shannon) all alike.
         regularizer: "shannon", "tsallis" (α = 1.5) or "gini".
+
+    The attributes ``theta``, ``k``, ``gamma`` and ``regularizer`` hold the arguments, broadcast to the batch.
 
     Raises:
         TypeError: scores, k or regularizer of the wrong type.
@@ -362,11 +386,16 @@ class Knapsack(_Subsets):
     order of the items.
 
     Args:
-        theta: scores (..., n), float16 to float64, -inf for an item that must not be chosen.
-        weights: integers >= 0, (n,) or (..., n).
-        capacity: C, an integer >= 0 or an integer tensor that broadcasts with the batch (...).
+        theta: scores (..., n), a tensor of float16, bfloat16, float32 or float64; -inf for an item that must not be
+            chosen.
+        weights: integers >= 0 (tensor, array or list), (n,) or (..., n).
+        capacity: C, an integer >= 0, or integers that broadcast with the batch (...): for 3 rows of scores, a capacity
+            of shape (3,), not (3, 1).
         gamma: temperature, in units of the scores: towards 0 the best subset, towards infinity (Shannon) all alike.
         regularizer: "shannon", "tsallis" (α = 1.5) or "gini".
+
+    The attributes ``theta``, ``weights``, ``capacity``, ``gamma`` and ``regularizer`` hold the arguments, broadcast to
+    the batch.
 
     Raises:
         TypeError: scores, weights, capacity or regularizer of the wrong type.
@@ -439,7 +468,7 @@ def fenchel_young_loss(distribution: TopK | Knapsack, target: torch.Tensor) -> t
 
     Args:
         distribution: a :class:`TopK` or :class:`Knapsack` of batch (...).
-        target: 0 and 1 (..., n), subsets that fit and have no masked item.
+        target: 0 and 1 (..., n), subsets that fit and have no masked item; several in front of the batch are allowed.
 
     Returns:
         The loss (...), in units of the scores. Differentiable twice.
@@ -454,7 +483,7 @@ def fenchel_young_loss(distribution: TopK | Knapsack, target: torch.Tensor) -> t
     tensor(0.6931, dtype=torch.float64)
     """
     if not isinstance(distribution, _Subsets):
-        raise TypeError(f"distribution must be a TopK or a Knapsack, got {distribution!r}")
+        raise TypeError(f"distribution must be a TopK or a Knapsack, got {type(distribution).__name__}")
     target = distribution._zeros_and_ones("target", target)
     chosen = target != 0
     if isinstance(distribution, TopK):

@@ -79,8 +79,8 @@ FAULTS = {
     ),
     "one seed for every draw": (
         "subsets.py",
-        "seeds = bits.cpu().numpy().view(np.uint64)",
-        "seeds = np.full_like(bits.numpy(), 7).view(np.uint64)",
+        "seeds = seeds.cpu().numpy().view(np.uint64)",
+        "seeds = np.full_like(seeds.numpy(), 7).view(np.uint64)",
         "test_samples_follow_the_law and shannon",
     ),
     "a second derivative that is silently 0": (

@@ -727,7 +727,7 @@ HEAVY = 10**12
 ERRORS = [
     (lambda: TopK(THETA, 5), ValueError, r"k must be in \[0, 4\], got 5"),
     (lambda: TopK(THETA, -1), ValueError, r"k must be in \[0, 4\], got -1"),
-    (lambda: TopK(THETA, 2.0), TypeError, r"k must be integers of shape the batch, got float64 2.0"),
+    (lambda: TopK(THETA, 2.0), TypeError, r"k must be integers of shape the batch, got 2.0 of type float64"),
     (lambda: TopK(THETA, True), TypeError, "k must be integers"),
     (lambda: TopK(THETA, "two"), TypeError, "k must be integers.*'two'"),
     (lambda: TopK(THETA, torch.tensor([1, 5])), ValueError, r"k must be in \[0, 4\], got 5"),
@@ -754,7 +754,7 @@ ERRORS = [
     (lambda: Knapsack(THETA, W[:3], 3), ValueError, r"weights must have one for each of the n = 4 .*\(3,\)"),
     (lambda: Knapsack(THETA, 1, 3), ValueError, r"weights must have one for each .*\(\)"),
     (lambda: Knapsack(THETA, W, -2), ValueError, "capacity must be in .*got -2"),
-    (lambda: Knapsack(THETA, W, 2.5), TypeError, "capacity must be integers of shape the batch, got float64 2.5"),
+    (lambda: Knapsack(THETA, W, 2.5), TypeError, "capacity must be integers of shape .* got 2.5 of type float64"),
     (lambda: Knapsack(torch.zeros(3, 4), torch.ones(2, 4, dtype=torch.int64), 1), ValueError, r"weights \(2,\)"),
     (lambda: Knapsack(THETA, W * 10**13, 1), ValueError, "weights must be in .*got 10000000000000"),
     (
@@ -763,7 +763,7 @@ ERRORS = [
         r"capacity is too large: 4 items and a budget of 1000000000000 need \d+.\d GiB .* GiB are free",
     ),
     (lambda: TopK(THETA, 2).log_prob(torch.full((4,), 0.5)), ValueError, "value must hold only 0 and 1, got 0.5"),
-    (lambda: TopK(THETA, 2).log_prob(torch.zeros(3)), ValueError, r"value must fit the shape \(4,\), got \(3,\)"),
+    (lambda: TopK(THETA, 2).log_prob(torch.zeros(3)), ValueError, r"value must fit the shape \(4,\), .* got \(3,\)"),
     (lambda: TopK(THETA, 2).log_prob(torch.tensor(1.0)), ValueError, "value must fit the shape"),
     (lambda: TopK(THETA, 2).log_prob([1, 1, 0, 0]), TypeError, "value must be a torch tensor of 0 and 1, got list"),
     (lambda: TopK(THETA, 2).sample(generator=3), TypeError, "generator must be a torch.Generator or None, got 3"),
@@ -774,8 +774,8 @@ ERRORS = [
     (lambda: TopK(THETA, 2).sample(5), TypeError, "sample_shape must be a torch.Size or a tuple .* got 5"),
     (lambda: TopK(THETA, 2).sample((-1,)), TypeError, r"sample_shape must be .* got \(-1,\)"),
     (lambda: TopK(THETA, 1, gamma=torch.tensor(1.0, requires_grad=True)), TypeError, "gamma must be a plain number"),
-    (lambda: Knapsack(THETA, [0.5, 1, 1, 1], 1), TypeError, r"got float64 of shape \(4,\); scale"),
-    (lambda: Knapsack(THETA, W.bfloat16(), 1), TypeError, r"got float64 of shape \(4,\); scale"),
+    (lambda: Knapsack(THETA, [0.5, 1, 1, 1], 1), TypeError, r"got an array of shape \(4,\) of type float64; scale"),
+    (lambda: Knapsack(THETA, W.bfloat16(), 1), TypeError, r"got an array of shape \(4,\) of type float64; scale"),
     (
         lambda: Knapsack(torch.zeros(1).expand(5_000_000), torch.tensor([HEAVY]).expand(5_000_000), HEAVY),
         ValueError,
