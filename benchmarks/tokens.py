@@ -103,7 +103,7 @@ def memory():
         code = f"""
 import re, sys, torch
 from lib import sphere, tokens
-peak = lambda: int(re.search(r"VmHWM:\\\\s*(\\\\d+)", open("/proc/self/status").read())[1]) / 1024
+peak = lambda: int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) / 1024
 x = sphere.random_tokens(256, n=8, d=64, generator=torch.Generator().manual_seed(0))
 tokens.layers(x[:2], depth=2, beta=1.0, horizon=1.0)
 before = peak()

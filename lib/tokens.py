@@ -321,15 +321,17 @@ def _triangular_factor(a: torch.Tensor) -> torch.Tensor:
     """Lower triangular R (..., N, N) with R Rᵀ = Gram(a), by the modified Gram–Schmidt method.
 
     Working on the vectors rather than on their Gram matrix keeps the differences between nearly equal tokens
-    accurate; vectors that depend on earlier ones get a zero pivot.
+    accurate; vectors that depend on earlier ones, up to rounding, get a zero pivot. (What rounding leaves of them
+    shrinks with every step, until its norm underflows and it cannot be normalised.)
     """
     n = a.shape[-2]
     factor = a.new_zeros((*a.shape[:-1], n))
+    negligible = 0.01 * torch.finfo(a.dtype).eps * torch.linalg.vector_norm(a, dim=-1, keepdim=True)
     rest = a
     for j in range(n):
         row = rest[..., j, :]
         pivot = torch.linalg.vector_norm(row, dim=-1, keepdim=True)
-        direction = row / pivot.clamp_min(torch.finfo(a.dtype).tiny)
+        direction = torch.where(pivot > negligible[..., j, :], row / pivot, 0.0)
         below = (rest[..., j:, :] @ direction.unsqueeze(-1)).squeeze(-1)
         factor[..., j:, j] = below
         rest = rest - torch.nn.functional.pad(below, (j, 0)).unsqueeze(-1) * direction.unsqueeze(-2)

@@ -280,6 +280,18 @@ def test_the_kicks_have_the_gram_matrix_of_what_is_read_as_covariance(block, mon
             assert_mean(kicks[i] * kicks[j], sigma**2 * (a[i] @ a[j]).item(), errors=5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_many_tokens_that_have_merged_go_on_as_one(dtype):
+    """Eight tokens merge at the rate 63/2, to a distance far below rounding: their kicks stay finite and common."""
+    x0 = random_tokens(256, n=8, d=64, generator=rng(), dtype=dtype)
+    assert tokens._block_pays(256, 8, 64, dtype)
+    x = layers(x0, depth=400, beta=1.0, horizon=4.0, generator=rng(1))
+    assert (x.norm(dim=-1) - 1).abs().max() < 1e-5
+    assert (x - x[:, :1]).norm(dim=-1).max() < 1e-4
+    turned = (x[:, 0] * x0[:, 0]).sum(-1)
+    assert turned.abs().mean() < 0.5  # they have moved, together
+
+
 # --- Who ends where ---------------------------------------------------------------------------------------------
 
 
