@@ -329,12 +329,12 @@ def _triangular_factor(a: torch.Tensor) -> torch.Tensor:
     negligible = 0.01 * torch.finfo(a.dtype).eps * torch.linalg.vector_norm(a, dim=-1, keepdim=True)
     rest = a
     for j in range(n):
-        row = rest[..., j, :]
+        row = rest[..., 0, :]
         pivot = torch.linalg.vector_norm(row, dim=-1, keepdim=True)
         direction = torch.where(pivot > negligible[..., j, :], row / pivot, 0.0)
-        below = (rest[..., j:, :] @ direction.unsqueeze(-1)).squeeze(-1)
-        factor[..., j:, j] = below
-        rest = rest - torch.nn.functional.pad(below, (j, 0)).unsqueeze(-1) * direction.unsqueeze(-2)
+        along = rest @ direction.unsqueeze(-1)
+        factor[..., j:, j] = along.squeeze(-1)
+        rest = rest[..., 1:, :] - along[..., 1:, :] * direction.unsqueeze(-2)
     return factor
 
 
