@@ -701,6 +701,17 @@ def _linear_sweep(w, p, q, decay, capacity, first, kept, rows):
             kept[block + 1] = rows[stride]
 
 
+@_kernel
+def _linear_recall(block, kept, rows, w, p, q, first):
+    """The range of a block; its rows are computed again, unless it is the last, whose are still there."""
+    stride = len(rows) - 1
+    start, stop = block * stride, min((block + 1) * stride, len(w))
+    if block + 1 < len(kept):
+        rows[0] = kept[block]
+        _linear_fill(rows, start, stop, w, p, q, first)
+    return start, stop
+
+
 @_kernel_in_order
 def _linear_marginals(theta, weights, capacity, gamma, y):
     """Fills y; returns whether Z was safe, the tilt and the excess."""
@@ -718,10 +729,7 @@ def _linear_marginals(theta, weights, capacity, gamma, y):
     reach, before = np.zeros(capacity + 1), np.zeros(capacity + 1)
     reach[capacity] = 1.0
     for block in range(len(kept) - 1, -1, -1):
-        start, stop = block * stride, min((block + 1) * stride, n)
-        if stop < n:
-            rows[0] = kept[block]
-            _linear_fill(rows, start, stop, w, p, q, first)
+        start, stop = _linear_recall(block, kept, rows, w, p, q, first)
         for i in range(stop - 1, start - 1, -1):
             take = p[i] <= q[i]  # the smaller of y and 1 - y is the one to sum
             minor = min(p[i], q[i]) / mass * _overlap(reach, rows[i - start], first[i + 1], w[i] if take else 0)
@@ -814,10 +822,7 @@ def _linear_sample(theta, weights, capacity, gamma, tilt, seeds, subsets):
     kept, rows = np.empty(((n + stride - 1) // stride, capacity + 1)), np.empty((stride + 1, capacity + 1))
     _linear_sweep(w, p, q, tilt / gamma, capacity, first, kept, rows)
     for block in range(len(kept) - 1, -1, -1):
-        start, stop = block * stride, min((block + 1) * stride, n)
-        if stop < n:
-            rows[0] = kept[block]
-            _linear_fill(rows, start, stop, w, p, q, first)
+        start, stop = _linear_recall(block, kept, rows, w, p, q, first)
         for s in range(len(seeds)):
             for i in range(stop - 1, start - 1, -1):
                 c, row = budget[s], rows[i - start]
@@ -951,6 +956,16 @@ def _table_sweep(code, scores, w, capacity, first, last, kept, rows, take):
 
 
 @_kernel
+def _table_recall(code, block, kept, rows, take, scores, w, first, last):
+    """The range of a block; its rows and chances are computed again, unless it is the last, whose are still there."""
+    start, stop = block * len(take), min((block + 1) * len(take), len(w))
+    if block + 1 < len(kept):
+        rows[0] = kept[block]
+        _table_fill(code, rows, take, start, stop, scores, w, first, last)
+    return start, stop
+
+
+@_kernel
 def _table_space(n, capacity):
     width = capacity + 1
     stride = max(_stride(n), min(n, SMALL // width), 1)
@@ -1007,10 +1022,7 @@ def _table_marginals(theta, weights, capacity, gamma, code, exactly, y):
     reach, before, taken = np.zeros(capacity + 1), np.zeros(capacity + 1), np.zeros(capacity + 1)
     reach[capacity] = 1.0
     for block in range(len(kept) - 1, -1, -1):
-        start, stop = block * len(take), min((block + 1) * len(take), n)
-        if stop < n:
-            rows[0] = kept[block]
-            _table_fill(code, rows, take, start, stop, scores, w, first, last)
+        start, stop = _table_recall(code, block, kept, rows, take, scores, w, first, last)
         for i in range(stop - 1, start - 1, -1):
             a, b = first[i + 1], last[i + 1] + 1
             y[items[i]] = min(_flow(reach[a:b], take[i - start, a:b], taken[a:b]), 1.0)
@@ -1146,10 +1158,7 @@ def _table_sample(theta, weights, capacity, gamma, code, exactly, seeds, subsets
     budget = np.full(len(seeds), capacity)
     state = seeds.copy()
     for block in range(len(kept) - 1, -1, -1):
-        start, stop = block * len(take), min((block + 1) * len(take), n)
-        if stop < n:
-            rows[0] = kept[block]
-            _table_fill(code, rows, take, start, stop, scores, w, first, last)
+        start, stop = _table_recall(code, block, kept, rows, take, scores, w, first, last)
         for s in range(len(seeds)):
             for i in range(stop - 1, start - 1, -1):
                 state[s], u = _uniform(state[s])
@@ -1186,10 +1195,7 @@ def _table_log_prob(theta, weights, capacity, gamma, code, exactly, subsets, out
     for s in range(len(subsets)):
         out[s] = 0.0 if _can_be_drawn(items, w, capacity, exactly, subsets[s]) else -np.inf
     for block in range(len(kept) - 1, -1, -1):
-        start, stop = block * len(take), min((block + 1) * len(take), n)
-        if stop < n:
-            rows[0] = kept[block]
-            _table_fill(code, rows, take, start, stop, scores, w, first, last)
+        start, stop = _table_recall(code, block, kept, rows, take, scores, w, first, last)
         for s in range(len(subsets)):
             if out[s] > -np.inf:
                 for i in range(stop - 1, start - 1, -1):
@@ -1219,10 +1225,7 @@ def _table_log_prob_gradient(theta, weights, capacity, gamma, code, exactly, sub
     reach, before, taken = np.zeros(capacity + 1), np.zeros(capacity + 1), np.zeros(capacity + 1)
     budget = np.full(len(subsets), capacity)
     for block in range(len(kept) - 1, -1, -1):
-        start, stop = block * len(take), min((block + 1) * len(take), n)
-        if stop < n:
-            rows[0] = kept[block]
-            _table_fill(code, rows, take, start, stop, scores, w, first, last)
+        start, stop = _table_recall(code, block, kept, rows, take, scores, w, first, last)
         for i in range(stop - 1, start - 1, -1):
             chance, flow = take[i - start], 0.0
             for c in range(first[i + 1], last[i + 1] + 1):
