@@ -34,9 +34,9 @@ def without_thebe(app):
 
 
 def mend_ids(app, pagename, templatename, context, doctree):
-    """sphinx-proof gives the contents of all theorems of a page one id; an id may occur once."""
+    """sphinx-proof gives the contents of all theorems of a page one id, and all proofs; an id may occur once."""
     if "body" in context:
-        context["body"] = context["body"].replace(' id="proof-content"', "")
+        context["body"] = context["body"].replace(' id="proof-content"', "").replace(' id="proof"', "")
 
 
 def setup(app):

@@ -68,7 +68,10 @@ def test_no_markup_is_left_as_text(parsed):
     found = []
     for name, soup in parsed.items():
         for text in soup.select_one("article").find_all(string=True) if soup.select_one("article") else ():
-            if not text.find_parent(["pre", "code", "script", "style"]) and not text.find_parent(class_="math"):
+            # in a function's signature, * and ** are Python
+            if not text.find_parent(["pre", "code", "script", "style"]) and not text.find_parent(
+                class_=["math", "sig"]
+            ):
                 found += [(name, hit) for hit in re.findall(r"```.*|:::.*|\{[a-z:-]+\}`.*|\*\*.*|\$.*|\]\(.*", text)]
     assert not found
 
