@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jupytext
 import psutil
+import pytest
 from conftest import TIMES
 from nbclient import NotebookClient
 
