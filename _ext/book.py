@@ -3,6 +3,8 @@
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 # The kernels that execute the chapters inherit this: players instead of live widgets, no progress bars (lib.progress).
@@ -25,6 +27,16 @@ def copy_mathjax(app, exception):
                 shutil.copy(source, target)
 
 
+def offer_assignment(app, exception):
+    """The notebook that chapters/coursework.md offers for download."""
+    if exception is None and app.builder.format == "html":
+        target = Path(app.outdir) / "coursework" / "transition.ipynb"
+        target.parent.mkdir(exist_ok=True)
+        target.unlink(missing_ok=True)
+        program = Path(app.srcdir) / "coursework" / "assign.py"
+        subprocess.run([sys.executable, program, "--practice", target], check=True)
+
+
 def without_thebe(app):
     """Jupyter Book always loads sphinx-thebe, which adds an address of a CDN to every page, twice: an error."""
     for listeners in app.events.listeners.values():
@@ -44,4 +56,5 @@ def setup(app):
     app.connect("builder-inited", without_thebe)
     app.connect("html-page-context", mend_ids)
     app.connect("build-finished", copy_mathjax)
+    app.connect("build-finished", offer_assignment)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,436 @@
+"""Grade a folder of submissions, without Docker: `make grade SUBMISSIONS=folder`.
+
+Each submission is run by Otter in a process of its own. This file keeps it within its limits, works out the marks, and
+writes a table and a report for each submission. What runs inside that process is in the folder `inside`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import csv
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import matplotlib
+import nbformat
+import psutil
+from otter.test_files import create_test_file
+from tqdm import tqdm
+
+HERE = Path(__file__).resolve().parent
+INSIDE = HERE / "inside"
+CELL_SECONDS = 60  # for a cell; then an error is raised in it
+CHECK_SECONDS = 20  # for a check
+GRACE_SECONDS = 10  # after that, for what does not heed errors; then everything is ended
+TOTAL_SECONDS = 900  # for a submission
+MEMORY = 4 * 2**30  # bytes, for a submission
+LARGEST = 50 * 2**20  # bytes, of a file
+KEPT = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH")  # of the environment: no passwords and tokens
+KEPT_PREFIXES = ("LC_", "OMP_", "MKL_", "OPENBLAS_")
+# A check that always fails: whoever makes all checks pass makes this one pass too.
+CANARY = """\
+from otter.test_files import test_case
+
+OK_FORMAT = False
+
+name = "canary"
+points = 0
+
+
+@test_case(points=0, hidden=True)
+def test_canary():
+    raise AssertionError("as it should be")
+"""
+
+
+RUBRIC = re.compile(r"\*\*Rubric\*\* \((\w+), (\d+) points\)\n\n(.*?)\n(?:\n|$)", re.DOTALL)
+
+
+class NotGraded(Exception):
+    """A submission that cannot be run; says why."""
+
+
+@dataclass
+class Assignment:
+    """What a build of an assignment says about marks."""
+
+    name: str
+    file: str  # what students call their notebook
+    archive: Path
+    points: dict[str, dict[str, float]]  # of each check of each question
+    rubrics: dict[str, list[tuple[str, str]]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Assignment:
+        solution = nbformat.read(folder / "solution.ipynb", as_version=4)
+        (student,) = (path for path in folder.glob("*.ipynb") if path.name != "solution.ipynb")
+        points = {}
+        with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(folder / "autograder.zip") as archive:
+            for member in sorted(name for name in archive.namelist() if name.startswith("tests/")):
+                test = create_test_file(archive.extract(member, scratch), None)
+                points[test.name] = {case.body.test_func.__name__: case.points for case in test.test_cases}
+        return cls(
+            name=solution.metadata["otter"]["assignment_name"],
+            file=student.name,
+            archive=folder / "autograder.zip",
+            points=points,
+            rubrics=rubrics(solution),
+        )
+
+    @property
+    def possible(self) -> float:
+        return sum(sum(checks.values()) for checks in self.points.values())
+
+
+def rubrics(solution: nbformat.NotebookNode) -> dict[str, list[tuple[str, str]]]:
+    """The criteria and points of each question that a person marks."""
+    found = {}
+    for cell in solution.cells:
+        for question, _, table in RUBRIC.findall(cell.source):
+            found[question] = [tuple(line.strip("| ").rsplit(" | ", 1)) for line in table.splitlines()[2:]]
+    return found
+
+
+@dataclass
+class Result:
+    """The marks of one submission, and what there is to say about it."""
+
+    passed: dict[str, dict[str, bool]] = field(default_factory=dict)
+    messages: dict[str, dict[str, str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    executed: str | None = None
+
+    def mark(self, assignment: Assignment, question: str) -> float:
+        passed = self.passed.get(question, {})
+        return sum(points for check, points in assignment.points[question].items() if passed.get(check) is True)
+
+    def total(self, assignment: Assignment) -> float:
+        return sum(self.mark(assignment, question) for question in assignment.points)
+
+
+def grade(path: Path, assignment: Assignment, *, confined: bool = True) -> Result:
+    """Grade one file. Whatever is in it, this returns a result."""
+    try:
+        notebook = read(path, assignment)
+        result = run(notebook, assignment, confined)
+    except NotGraded as why:
+        return Result(notes=[f"not graded: {why}"])
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type == "code" and "otter.Notebook(" not in cell.source:
+            for name in {"check", "grader", "otter"} & assigned(cell.source):
+                result.notes.append(f"cell {number} replaces `{name}`; the original checks were used")
+    return result
+
+
+def read(path: Path, assignment: Assignment) -> nbformat.NotebookNode:
+    """The notebook in a file, or NotGraded."""
+    if path.is_symlink() or not path.is_file():
+        raise NotGraded("it is a link or a special file, and was not opened")
+    if path.suffix.lower() != ".ipynb":
+        raise NotGraded(f"it is not a notebook: its name ends in {path.suffix or 'no suffix'}, not in .ipynb")
+    try:
+        if path.stat().st_size > LARGEST:
+            raise NotGraded(f"it is larger than {LARGEST // 2**20} MiB; its outputs may be cleared")
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        name = notebook.metadata.get("otter", {}).get("assignment_name", assignment.name)
+    except OSError as error:
+        raise NotGraded(f"it cannot be opened ({error.strerror})") from error
+    except NotGraded:
+        raise
+    except Exception as error:  # whatever a file that is no notebook makes nbformat do
+        raise NotGraded(f"it is not a notebook, whatever its name ({first_line(error)})") from error
+    if name != assignment.name:
+        raise NotGraded(f"it belongs to {first_line(name)!r}, not to {assignment.name!r}")
+    return notebook
+
+
+def assigned(source: str) -> set[str]:
+    """The names that a cell gives a new value (empty if it is not plain Python)."""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        nodes = list(ast.walk(ast.parse(source)))
+        stored = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+        of_attributes = {
+            node.value.id
+            for node in nodes
+            if isinstance(node, ast.Attribute)
+            and not isinstance(node.ctx, ast.Load)
+            and isinstance(node.value, ast.Name)
+        }
+        defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        return stored | of_attributes | defined
+    return set()
+
+
+def run(notebook: nbformat.NotebookNode, assignment: Assignment, confined: bool) -> Result:
+    """Run a notebook and its checks. What has to be stopped is left out, and the rest run again without it."""
+    stopped: dict[str, str] = {}
+    deadline = time.monotonic() + TOTAL_SECONDS
+    while True:
+        with tempfile.TemporaryDirectory(prefix="submission-", ignore_cleanup_errors=True) as folder:
+            folder = Path(folder).resolve()
+            prepare(folder, notebook, assignment, stopped)
+            entry, why = supervise(folder, assignment, deadline, confined)
+            if why is None:
+                return collect(folder, assignment, stopped)
+        if time.monotonic() > deadline:
+            raise NotGraded(f"it took more than {TOTAL_SECONDS // 60} minutes in all")
+        if entry in stopped or entry == "the start":
+            raise NotGraded(f"it could not be run: {entry}, {why}")
+        stopped[entry] = why
+
+
+def prepare(folder: Path, notebook: nbformat.NotebookNode, assignment: Assignment, stopped: dict[str, str]) -> None:
+    """Fill a submission's folder: its notebook, which says where it is, and the checks."""
+    prepared = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type != "code":
+            continue
+        entry = f"cell {number}"
+        prepared.cells.append(nbformat.v4.new_code_cell(f"__import__('watch').begin({entry!r}, {CELL_SECONDS})"))
+        source = f"raise RuntimeError({'stopped: ' + stopped[entry]!r})" if entry in stopped else cell.source
+        metadata = {"number": number, "otter": cell.metadata.get("otter", {}), "tags": cell.metadata.get("tags", [])}
+        prepared.cells.append(nbformat.v4.new_code_cell(source, metadata=metadata))
+    nbformat.write(prepared, folder / assignment.file)
+    with (
+        zipfile.ZipFile(assignment.archive) as original,
+        zipfile.ZipFile(folder / "autograder.zip", "w") as archive,
+    ):
+        tests = {name: original.read(name).decode() for name in original.namelist() if name.startswith("tests/")}
+        for name, text in (tests | {"tests/canary.py": CANARY}).items():
+            archive.writestr(name, text.replace("from otter.test_files import", "from watch import"))
+    (folder / "orders.json").write_text(json.dumps({"stopped": stopped, "check_seconds": CHECK_SECONDS}))
+    (folder / "journal").write_text("the start")
+    for name in ("home", "tmp", "matplotlib"):
+        (folder / name).mkdir()
+    for fonts in Path(matplotlib.get_cachedir()).glob("fontlist*.json"):  # else found anew for each submission
+        (folder / "matplotlib" / fonts.name).write_bytes(fonts.read_bytes())
+
+
+def supervise(folder: Path, assignment: Assignment, deadline: float, confined: bool) -> tuple[str, str | None]:
+    """Run what has been prepared. Returns what ran last, and why it was stopped: None if all went well."""
+    environment = {
+        name: value for name, value in os.environ.items() if name in KEPT or name.startswith(KEPT_PREFIXES)
+    } | {
+        "SUBMISSION_FOLDER": str(folder),
+        "PYTHONPATH": str(INSIDE),
+        "PYTHONNOUSERSITE": "1",
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+        "MPLCONFIGDIR": str(folder / "matplotlib"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "tmp"),
+    }
+    command = [sys.executable, str(INSIDE / "run.py"), str(folder), assignment.file]
+    command += [] if confined else ["--unconfined"]
+    log = (folder / "log").open("wb")
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+    )
+    entry = now = "the start"
+    began, why = time.monotonic(), None
+    try:
+        while process.poll() is None:
+            time.sleep(0.1)
+            with contextlib.suppress(OSError):  # it may be gone
+                now = left(folder / "journal", 200)
+            if now and now != entry:
+                entry, began = now, time.monotonic()
+            seconds = CELL_SECONDS if entry.startswith("cell") else CHECK_SECONDS
+            if time.monotonic() - began > seconds + GRACE_SECONDS and entry != "the start":
+                why = f"it ran for more than {seconds} seconds"
+            elif time.monotonic() > deadline:
+                why = "the submission took too long in all"
+            elif memory(process) > MEMORY:
+                why = f"it used more than {MEMORY // 2**30} GiB of memory"
+            if why:
+                break
+        else:
+            with contextlib.suppress(OSError):
+                entry = left(folder / "journal", 200)
+            if process.returncode:
+                why = "it ended the program that ran it"
+    finally:
+        process.kill()
+        end(folder)
+        process.wait()
+        log.close()
+    return entry, why
+
+
+def memory(process: subprocess.Popen) -> int:
+    """Bytes of memory that a process and its descendants use."""
+    used = 0
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(process.pid)
+        for member in [parent, *parent.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                used += member.memory_info().rss
+    return used
+
+
+def end(folder: Path) -> None:
+    """End every process that was started for a submission, also those that have left their parents."""
+    for _ in range(20):
+        family = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("SUBMISSION_FOLDER") == str(folder):
+                    process.kill()
+                    family.append(process)
+        if not family:
+            return
+        psutil.wait_procs(family, timeout=5)
+
+
+def collect(folder: Path, assignment: Assignment, stopped: dict[str, str]) -> Result:
+    """Read what a run has left. It was written by the submission's own processes, so nothing in it is trusted."""
+    result = Result(notes=[f"{entry} was stopped: {why}" for entry, why in stopped.items()])
+    try:
+        marks = json.loads(left(folder / "marks.json"))
+        canary = marks["canary"]["test_canary"][0]
+        for question, checks in assignment.points.items():
+            outcomes = {check: marks.get(question, {}).get(check, [False, "it did not run"]) for check in checks}
+            result.passed[question] = {check: passed is True for check, (passed, _) in outcomes.items()}
+            result.messages[question] = {check: explanation(message) for check, (_, message) in outcomes.items()}
+            for kind in ("NameError: ", "TimeoutError: "):
+                said = {text.removeprefix(kind) for text in result.messages[question].values() if text.startswith(kind)}
+                result.notes += [f"{question}: {text}" for text in sorted(said)]
+        executed = nbformat.reads(left(folder / "executed.ipynb"), as_version=4)
+        executed.cells = [cell for cell in executed.cells if "number" in cell.metadata]
+        for cell in executed.cells:
+            for output in cell.outputs:
+                if output.output_type == "error" and f"cell {cell.metadata['number']}" not in stopped:
+                    error = first_line(f"{output.ename}: {output.evalue}")
+                    result.notes.append(f"cell {cell.metadata['number']} raised {error}")
+        result.executed = nbformat.writes(executed)
+    except Exception as error:
+        raise NotGraded(f"its processes left something that is no result ({first_line(error)})") from error
+    if canary is not False:
+        result.passed = {}
+        result.notes.insert(0, "a check that must fail has passed: the checks were tampered with, so no marks; read it")
+    return result
+
+
+def left(path: Path, most: int = LARGEST) -> str:
+    """The text of a file that a submission's processes have left: no link, no pipe, not too long."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path.name} is not a plain file")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(f"{path.name} is longer than {most} bytes")
+    return data.decode(errors="replace")
+
+
+def explanation(message: str) -> str:
+    """Otter's message without the line of the check that failed."""
+    return first_line(str(message).split("\n", 3)[-1])
+
+
+def first_line(text: object) -> str:
+    """Something short and harmless to print."""
+    lines = str(text).strip().splitlines() or [""]
+    return "".join(c if c.isprintable() else " " for c in lines[0][:200]).replace("`", "'")
+
+
+def report(name: str, result: Result, assignment: Assignment) -> str:
+    """A report in Markdown, with room for the marks that a person gives."""
+    lines = [f"# {name}", "", f"Assignment `{assignment.name}`.", ""]
+    lines += [f"**By program: {result.total(assignment):g} of {assignment.possible:g} points.**", ""]
+    lines += [f"- {note}" for note in result.notes] + [""] * bool(result.notes)
+    for question, checks in assignment.points.items():
+        lines += [f"## {question}: {result.mark(assignment, question):g} of {sum(checks.values()):g} points", ""]
+        for check, points in checks.items():
+            passed = result.passed.get(question, {}).get(check, False)
+            message = "" if passed else result.messages.get(question, {}).get(check, "")
+            worth = f" ({points:g} point{'s' * (points != 1)})" if points else ""
+            what = check.removeprefix("test_").replace("_", " ")
+            lines.append(f"- [{'x' if passed else ' '}] {what}{worth}" + (f": `{message}`" if message else ""))
+        lines.append("")
+    lines += ["## By hand", ""]
+    for question, rows in assignment.rubrics.items():
+        lines += [f"**{question}**", "", "| criterion | points | given |", "|---|---|---|"]
+        lines += [f"| {criterion} | {points} | |" for criterion, points in rows] + [""]
+    return "\n".join(lines)
+
+
+def can_confine() -> bool:
+    """Whether this system can keep a process from writing outside its folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(INSIDE / "run.py"), folder, "none", "--probe"]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def safe_cell(value: str) -> str:
+    """Text that a spreadsheet does not take for a formula."""
+    return f"'{value}" if value[:1] in ("=", "+", "-", "@") else value
+
+
+def grade_folder(submissions: Path, assignment: Assignment, out: Path, *, confined: bool = True) -> None:
+    """Grade every file below a folder, into `out`: grades.csv, reports/ and executed/."""
+    paths = sorted(
+        path
+        for path in submissions.rglob("*")
+        if not path.is_dir() and not any(part[0] in "._" for part in path.relative_to(submissions).parts)
+    )
+    if not paths:
+        raise SystemExit(f"There is no submission in {submissions}.")
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "grades.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["submission", *assignment.points, "by program", "of", "notes"])
+        for path in tqdm(paths, unit=" submissions"):
+            name = path.relative_to(submissions).as_posix()
+            result = grade(path, assignment, confined=confined)
+            marks = [f"{result.mark(assignment, question):g}" for question in assignment.points]
+            total = f"{result.total(assignment):g}"
+            notes = "; ".join(result.notes)
+            table.writerow([safe_cell(name), *marks, total, f"{assignment.possible:g}", safe_cell(notes)])
+            file.flush()
+            tqdm.write(f"{name}: {total} of {assignment.possible:g}" + (f" ({notes})" if notes else ""))
+            for folder, suffix, text in [
+                ("reports", ".md", report(name, result, assignment)),
+                ("executed", "", result.executed),
+            ]:
+                if text is not None:
+                    target = out / folder / f"{name}{suffix}"
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_text(text, encoding="utf-8")
+    print(f"The table is {out / 'grades.csv'}, the reports are in {out / 'reports'}.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Grade a folder of submissions.")
+    parser.add_argument("submissions", type=Path, help="a folder; every file below it is one submission")
+    parser.add_argument("--name", default="transition", help="the assignment")
+    parser.add_argument("--seed", type=int, default=0, help="the seed that its students' variant was built with")
+    parser.add_argument("--unconfined", action="store_true", help="grade where writing cannot be confined")
+    given = parser.parse_args()
+    submissions = given.submissions.resolve()
+    if not submissions.is_dir():
+        parser.error(f"{given.submissions} is not a folder")
+    if not given.unconfined and not can_confine():
+        parser.error(
+            "this system cannot keep a submission from writing outside its folder (it takes Linux 5.13 with Landlock). "
+            "Grade on a machine that holds nothing else, and add UNCONFINED=1"
+        )
+    folder = HERE / "build" / f"{given.name}-{given.seed}"
+    if not folder.exists():
+        parser.error(f"there is no {folder}: make coursework SEED={given.seed} builds it")
+    out = submissions.with_name(f"{submissions.name}-grades")
+    grade_folder(submissions, Assignment.read(folder), out, confined=not given.unconfined)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Inside a submission's kernel: says what is running, and ends what runs too long."""
+
+import functools
+import json
+import os
+import signal
+from pathlib import Path
+
+import otter.test_files
+from IPython import get_ipython
+
+FOLDER = Path(os.environ["SUBMISSION_FOLDER"])
+ORDERS = json.loads((FOLDER / "orders.json").read_text())
+
+
+def begin(entry: str, seconds: float) -> None:
+    """A cell or a check begins: write down which, and raise an error in it when its time is over."""
+
+    def too_long(signum, frame):
+        raise TimeoutError(f"it ran for more than {seconds:g} seconds")
+
+    (FOLDER / "journal").write_text(entry)
+    signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again every second, for code that catches the error
+
+
+def do_not_leave():
+    raise RuntimeError("exit() would end the notebook")
+
+
+if shell := get_ipython():  # not where the results are unpickled
+    shell.ask_exit = do_not_leave
+
+
+class test_case(otter.test_files.test_case):
+    """Otter's check, with the name of its function, within its time, and left out if it was stopped before."""
+
+    def __call__(self, check):
+        self.name = check.__name__
+        entry = f"the check {self.name}"
+
+        @functools.wraps(check)
+        def watched(**answers):
+            if entry in ORDERS["stopped"]:
+                raise RuntimeError(f"stopped: {ORDERS['stopped'][entry]}")
+            for name, answer in answers.items():
+                if answer is None:
+                    raise NameError(f"{name} is not there: its cell was deleted, or did not run")
+            begin(entry, ORDERS["check_seconds"])
+            try:
+                check(**answers)
+            except Exception:
+                raise
+            except BaseException as error:  # sys.exit() and the like would end all the other checks
+                raise RuntimeError(f"{type(error).__name__} instead of an answer") from error
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
+        return super().__call__(watched)
