@@ -1,4 +1,4 @@
-.PHONY: help book test lab serve coursework grade clean
+.PHONY: help book test lab serve coursework grade submissions-named clean
 .DEFAULT_GOAL := help
 
 # Any Python 3.11-3.13 will do; `make PYTHON=/path/to/python ...` names one.
@@ -15,7 +15,7 @@ help:
 	@echo "make serve   serve the built book on localhost (PORT=8000)"
 	@echo "make coursework SEED=7           build the assignment, with a course's own numbers"
 	@echo "make grade SUBMISSIONS=folder SEED=7    grade what its students handed in"
-	@echo "make clean   remove the built book and the virtual environment"
+	@echo "make clean   remove the built book, the built assignments and the virtual environment"
 	@echo "PYTHON=/path/to/python names the Python for the set-up, which the first of these calls does by itself."
 
 book: $(SETUP)
@@ -36,19 +36,20 @@ serve:
 	@test -f _build/html/index.html || { echo "There is no book yet: run 'make book' first."; exit 1; }
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(or $(PORT),8000)
 
-# The seed comes from the command line only, not from a variable that happens to be in the environment.
+# From the command line only, not from variables that happen to be in the environment.
 SEED = 0
 SUBMISSIONS =
 UNCONFINED =
-ASSIGNMENT = coursework/build/transition-$(SEED)
+export SUBMISSIONS
 
 coursework: $(SETUP)
 	$(RUN) python coursework/assign.py --seed "$(SEED)"
 
-grade: $(SETUP)
-	@test -n "$(SUBMISSIONS)" || { echo "Which submissions? make grade SUBMISSIONS=folder (and SEED=... of your variant)"; exit 1; }
-	@test -d "$(ASSIGNMENT)" || $(MAKE) coursework SEED="$(SEED)"
-	$(RUN) python coursework/grade.py "$(SUBMISSIONS)" --seed "$(SEED)" $(if $(UNCONFINED),--unconfined)
+grade: submissions-named $(SETUP)
+	$(RUN) python coursework/grade.py "$$SUBMISSIONS" --seed "$(SEED)" $(if $(UNCONFINED),--unconfined)
+
+submissions-named:
+	@test -n "$$SUBMISSIONS" || { echo "Which submissions? make grade SUBMISSIONS=folder SEED=..."; exit 1; }
 
 clean:
 	rm -rf _build coursework/build .venv .pytest_cache .ruff_cache *.egg-info

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import copy
 import csv
 import json
 import os
@@ -59,6 +60,10 @@ RUBRIC = re.compile(r"\*\*Rubric\*\* \((\w+), (\d+) points\)\n\n(.*?)\n(?:\n|$)"
 
 class NotGraded(Exception):
     """A submission that cannot be run; says why."""
+
+
+class OfAnother(NotGraded):
+    """It belongs to another assignment, or to another seed's variant."""
 
 
 @dataclass
@@ -152,7 +157,7 @@ def read(path: Path, assignment: Assignment) -> nbformat.NotebookNode:
     except Exception as error:  # whatever a file that is no notebook makes nbformat do
         raise NotGraded(f"it is not a notebook, whatever its name ({first_line(error)})") from error
     if name != assignment.name:
-        raise NotGraded(f"it belongs to {first_line(name)!r}, not to {assignment.name!r}")
+        raise OfAnother(f"it belongs to {first_line(name)}, not to {assignment.name}")
     return notebook
 
 
@@ -183,7 +188,7 @@ def run(notebook: nbformat.NotebookNode, assignment: Assignment, confined: bool)
             prepare(folder, notebook, assignment, stopped)
             entry, why = supervise(folder, assignment, deadline, confined)
             if why is None:
-                return collect(folder, assignment, stopped)
+                return collect(folder, notebook, assignment, stopped)
         if time.monotonic() > deadline:
             raise NotGraded(f"it took more than {TOTAL_SECONDS // 60} minutes in all")
         if entry in stopped or entry == "the start":
@@ -293,7 +298,7 @@ def end(folder: Path) -> None:
         psutil.wait_procs(family, timeout=5)
 
 
-def collect(folder: Path, assignment: Assignment, stopped: dict[str, str]) -> Result:
+def collect(folder: Path, notebook: nbformat.NotebookNode, assignment: Assignment, stopped: dict[str, str]) -> Result:
     """Read what a run has left. It was written by the submission's own processes, so nothing in it is trusted."""
     result = Result(notes=[f"{entry} was stopped: {why}" for entry, why in stopped.items()])
     try:
@@ -306,13 +311,18 @@ def collect(folder: Path, assignment: Assignment, stopped: dict[str, str]) -> Re
             for kind in ("NameError: ", "TimeoutError: "):
                 said = {text.removeprefix(kind) for text in result.messages[question].values() if text.startswith(kind)}
                 result.notes += [f"{question}: {text}" for text in sorted(said)]
-        executed = nbformat.reads(left(folder / "executed.ipynb"), as_version=4)
-        executed.cells = [cell for cell in executed.cells if "number" in cell.metadata]
-        for cell in executed.cells:
-            for output in cell.outputs:
-                if output.output_type == "error" and f"cell {cell.metadata['number']}" not in stopped:
-                    error = first_line(f"{output.ename}: {output.evalue}")
-                    result.notes.append(f"cell {cell.metadata['number']} raised {error}")
+        outputs = {
+            cell.metadata["number"]: cell.outputs
+            for cell in nbformat.reads(left(folder / "executed.ipynb"), as_version=4).cells
+            if "number" in cell.metadata
+        }
+        executed = copy.deepcopy(notebook)
+        for number, cell in enumerate(executed.cells, 1):
+            if cell.cell_type == "code":
+                cell.execution_count, cell.outputs = None, outputs.get(number, [])
+                for output in cell.outputs:
+                    if output.output_type == "error" and f"cell {number}" not in stopped:
+                        result.notes.append(f"cell {number} raised {first_line(f'{output.ename}: {output.evalue}')}")
         result.executed = nbformat.writes(executed)
     except Exception as error:
         raise NotGraded(f"its processes left something that is no result ({first_line(error)})") from error
@@ -335,7 +345,7 @@ def left(path: Path, most: int = LARGEST) -> str:
 
 def explanation(message: str) -> str:
     """Otter's message without the line of the check that failed."""
-    return first_line(str(message).split("\n", 3)[-1])
+    return first_line(str(message).split("\n", 3)[-1]).removeprefix("Failed: ")
 
 
 def first_line(text: object) -> str:
@@ -377,26 +387,58 @@ def safe_cell(value: str) -> str:
     return f"'{value}" if value[:1] in ("=", "+", "-", "@") else value
 
 
+def found(submissions: Path) -> list[Path]:
+    """The files below a folder, but for hidden ones."""
+
+    def unreadable(error: OSError) -> None:
+        print(f"{error.filename} was left out: {error.strerror}.")
+
+    paths = []
+    for folder, folders, files in os.walk(submissions, onerror=unreadable):
+        folders[:] = [name for name in folders if name[0] != "." and name != "__MACOSX"]
+        paths += [Path(folder, name) for name in files if name[0] != "."]
+    return sorted(paths)
+
+
+def refusal(path: Path, assignment: Assignment) -> NotGraded | None:
+    """Why a file is not graded, if it is not."""
+    try:
+        read(path, assignment)
+    except NotGraded as why:
+        return why
+    return None
+
+
 def grade_folder(submissions: Path, assignment: Assignment, out: Path, *, confined: bool = True) -> None:
     """Grade every file below a folder, into `out`: grades.csv, reports/ and executed/."""
-    paths = sorted(
-        path
-        for path in submissions.rglob("*")
-        if not path.is_dir() and not any(part[0] in "._" for part in path.relative_to(submissions).parts)
-    )
+    paths = found(submissions)
     if not paths:
         raise SystemExit(f"There is no submission in {submissions}.")
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / "grades.csv").open("w", newline="", encoding="utf-8") as file:
+    refusals = [refusal(path, assignment) for path in paths]
+    others = sorted({str(why) for why in refusals if isinstance(why, OfAnother)})
+    if others and None not in refusals:
+        raise SystemExit(f"None of them can be graded: {'; '.join(others)}. Is it the right SEED?")
+    if out.exists():  # it may hold marks that a person gave
+        old = out.with_name(f"{out.name}-until-{time.strftime('%Y-%m-%d-%H%M%S')}")
+        out.rename(old)
+        print(f"The former results are now in {old}.")
+    out.mkdir()
+    # with the mark by which spreadsheets know UTF-8
+    with (out / "grades.csv").open("w", newline="", encoding="utf-8-sig") as file:
         table = csv.writer(file)
-        table.writerow(["submission", *assignment.points, "by program", "of", "notes"])
+        by_hand = [
+            f"{question} (by hand, of {sum(int(points) for _, points in rows if points.isdigit())})"
+            for question, rows in assignment.rubrics.items()
+        ]
+        table.writerow(["submission", *assignment.points, "by program", "of", *by_hand, "notes"])
         for path in tqdm(paths, unit=" submissions"):
             name = path.relative_to(submissions).as_posix()
             result = grade(path, assignment, confined=confined)
             marks = [f"{result.mark(assignment, question):g}" for question in assignment.points]
             total = f"{result.total(assignment):g}"
             notes = "; ".join(result.notes)
-            table.writerow([safe_cell(name), *marks, total, f"{assignment.possible:g}", safe_cell(notes)])
+            blank = [""] * len(by_hand)
+            table.writerow([safe_cell(name), *marks, total, f"{assignment.possible:g}", *blank, safe_cell(notes)])
             file.flush()
             tqdm.write(f"{name}: {total} of {assignment.possible:g}" + (f" ({notes})" if notes else ""))
             for folder, suffix, text in [
@@ -417,7 +459,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the seed that its students' variant was built with")
     parser.add_argument("--unconfined", action="store_true", help="grade where writing cannot be confined")
     given = parser.parse_args()
-    submissions = given.submissions.resolve()
+    submissions = given.submissions.expanduser().resolve()
     if not submissions.is_dir():
         parser.error(f"{given.submissions} is not a folder")
     if not given.unconfined and not can_confine():
@@ -427,9 +469,12 @@ def main() -> None:
         )
     folder = HERE / "build" / f"{given.name}-{given.seed}"
     if not folder.exists():
-        parser.error(f"there is no {folder}: make coursework SEED={given.seed} builds it")
+        parser.error(f"there is no {folder}. Is it the right SEED? If so, make coursework SEED={given.seed} builds it")
     out = submissions.with_name(f"{submissions.name}-grades")
-    grade_folder(submissions, Assignment.read(folder), out, confined=not given.unconfined)
+    try:
+        grade_folder(submissions, Assignment.read(folder), out, confined=not given.unconfined)
+    except OSError as error:
+        parser.error(f"{error.filename}: {error.strerror}. The results go next to the submissions, in {out}")
 
 
 if __name__ == "__main__":

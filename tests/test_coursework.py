@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import itertools
 import os
 import re
 import subprocess
@@ -213,7 +214,7 @@ def test_the_executed_solution_has_its_figures(of_solution):
 
 def test_an_answer_for_another_seed_does_not_fit(builds):
     result = grade.grade(builds[1] / "solution.ipynb", grade.Assignment.read(builds[0]))
-    assert result.notes == ["not graded: it belongs to 'transition-1', not to 'transition-0'"]
+    assert result.notes == ["not graded: it belongs to transition-1, not to transition-0"]
 
 
 def test_an_untouched_notebook_has_no_marks_and_no_errors(builds, assignment):
@@ -309,6 +310,88 @@ def test_without_a_bias_it_is_the_chapter(functions):
     assert np.allclose(functions["rates"](1.1, 6, 0.0), two_tokens.exponents(beta=1.1, dim=6))
 
 
+# --- Other right answers than the solution's ---
+
+OTHERS = {
+    "q1": """
+def listen(c, beta, alpha):
+    for name, value in [("c", c), ("beta", beta), ("alpha", alpha)]:
+        if not np.isfinite(value).all():
+            raise ValueError(f"{name} is not finite")
+    if np.max(np.abs(c)) > 1:
+        raise ValueError("c is no cosine")
+    if np.min(beta) < 0:
+        raise ValueError("beta is negative")
+    p = 1 / (1 + np.exp(-np.asarray(beta) * (1 - np.asarray(c)) - np.asarray(alpha)))
+    return [2 * p * (1 - p), p**2 + (1 - p) ** 2]
+""",
+    "q2": """
+def rates(beta, dim, alpha):
+    cosh = np.cosh(np.array([alpha, 2 * beta + alpha]))
+    return -2 * (dim - 2 + cosh[0]) / (1 + cosh[0]), 2 * (dim - 2 - cosh[1]) / (1 + cosh[1])
+
+
+def critical_beta(dim, alpha):
+    from scipy.optimize import brentq
+
+    if dim == 2 or np.cosh(max(alpha, 0)) >= dim - 2:
+        return np.float64(0.0) if dim == 2 or alpha > 0 else np.array(-alpha / 2)
+    return brentq(lambda beta: np.cosh(2 * beta + alpha) - (dim - 2), max(0.0, -alpha / 2), 50.0)
+""",
+    "q3": """
+def antipodal_probability(c0, beta, dim, alpha):
+    from scipy.integrate import quad
+    from scipy.interpolate import CubicSpline
+
+    c0 = np.asarray(c0, dtype=float)
+    if (np.abs(c0) > 1).any() or np.isnan(c0).any():
+        raise ValueError("c0 must be in [-1, 1]")
+    if np.cosh(2 * beta + alpha) <= dim - 2:
+        return (c0 == -1) * 1.0
+    v = np.linspace(-16, 16, 4001)
+    spline = CubicSpline(v, 1 / np.cosh(beta * (1 - np.tanh(v)) + alpha)).antiderivative()
+    S = CubicSpline(v, np.exp(-(dim - 2) * (spline(v) - spline(0))) / np.cosh(v)).antiderivative()
+    u0 = np.arctanh(np.clip(c0, -1 + 1e-13, 1 - 1e-13)).clip(-16, 16)
+    return (S(16) - S(u0)) / (S(16) - S(-16))
+""",
+    "q4": """
+def simulate(c0, beta, dim, alpha, horizon, steps, generator):
+    noise = torch.randn(steps, *c0.shape, generator=generator, dtype=torch.float64) * (horizon / steps) ** 0.5
+    u = torch.arctanh(c0.clone())
+    for dB in noise:
+        s = 1 - 1 / (1 + torch.cosh(beta * (1 - torch.tanh(u)) + alpha))
+        u += ((1 - s) * (dim - 2) + s * torch.tanh(u)) * horizon / steps + (2 * s) ** 0.5 * dB
+    return u.tanh()
+""",
+    "q5": """
+def layer(x, V, beta, alpha, h):
+    x = x.clone()
+    logits = beta * torch.einsum("...id,...jd->...ij", x, x)
+    logits.diagonal(dim1=-2, dim2=-1).add_(alpha)
+    x += h**0.5 * torch.einsum("...de,...ij,...je->...id", V, logits.softmax(-1), x)
+    return torch.nn.functional.normalize(x, dim=-1)
+""",
+    "q7": """
+def causal(c, beta, dim, alpha):
+    q = 1 / (1 + np.exp(beta * (1 - c) + alpha))
+    along, across = q + (1 - q) * c, (1 - q) * np.sqrt(1 - c**2)
+    squares = 1 + along**2 + across**2
+    drift = along * (dim - 2 + c**2) - (dim - 1) * c * squares / 2
+    return np.array([drift, (1 - c**2) * (squares - 2 * c * along)])
+""",
+}
+
+
+def test_other_right_answers_have_full_marks(submit, assignment):
+    def change(notebook):
+        for question, source in OTHERS.items():
+            answer(notebook, question).source = source
+
+    result = submit(change)
+    assert lost(result, assignment) == set(), result.messages
+    assert all(all(passed.values()) for passed in result.passed.values()), result.messages  # the public ones too
+
+
 # --- Wrong answers: each loses exactly these checks ---
 
 WRONG = {
@@ -331,7 +414,8 @@ WRONG = {
     "drift has the wrong sign": ("q4", "u + h *", "u - h *", {"drift", "martingale"}),
     "half the variance": ("q4", "torch.sqrt(2 * s)", "torch.sqrt(s)", {"noise", "martingale"}),
     "unseeded": ("q4", "generator=generator, ", "", {"seed"}),
-    "one noise for all": ("q4", "torch.randn(u.shape", "torch.randn((1,)", {"drift", "noise", "seed", "martingale"}),
+    "no bias": ("q4", " + alpha)", ")", {"drift", "noise", "martingale"}),
+    "frozen at the start": ("q4", "c = torch.tanh(u)", "c = c0", {"martingale"}),
     "transposed": ("q5", "V.mT", "V", {"values"}),
     "h for its root": ("q5", "h**0.5", "h", {"values"}),
     "minus": ("q5", "x + h", "x - h", {"values"}),
@@ -345,15 +429,15 @@ WRONG = {
 }  # fmt: skip
 # One notebook can have one wrong answer to each question: the checks of a question do not use the answers to others,
 # but for the names that an answer itself uses.
-ROUNDS = [[title for k, title in enumerate(WRONG) if k % 4 == turn] for turn in range(4)]
+BY_QUESTION = {question: [title for title in WRONG if WRONG[title][0] == question] for question in ANSWERS}
+ROUNDS = list(itertools.zip_longest(*BY_QUESTION.values()))
 
 
 def test_every_question_has_wrong_answers():
-    asked = [question for question, *_ in WRONG.values()]
-    assert all(asked.count(question) >= 3 for question in ANSWERS)
+    assert all(len(titles) >= 3 for titles in BY_QUESTION.values())
 
 
-@pytest.fixture(scope="module", params=range(4))
+@pytest.fixture(scope="module", params=range(len(ROUNDS)))
 def marked(request, student, solution, assignment, tmp_path_factory):
     """Wrong answers, a round of them in one notebook."""
     notebook = copy.deepcopy(student)
@@ -362,7 +446,7 @@ def marked(request, student, solution, assignment, tmp_path_factory):
     # the rates of question 2 are to be judged with the right weights, whatever stands in question 1
     right = answer(solution, "q1").source.replace("def listen(", "def right_listen(")
     answer(notebook, "q2").source = right + "\n\n" + answer(notebook, "q2").source.replace("listen(", "right_listen(")
-    for title in ROUNDS[request.param]:
+    for title in filter(None, ROUNDS[request.param]):
         question, old, new, _ = WRONG[title]
         cell = answer(notebook, question)
         assert old in cell.source, (title, old)
@@ -374,7 +458,7 @@ def marked(request, student, solution, assignment, tmp_path_factory):
 
 def test_wrong_answers_lose_exactly_their_marks(marked, assignment):
     turn, result = marked
-    expected = {f"test_{check}" for title in ROUNDS[turn] for check in WRONG[title][3]}
+    expected = {f"test_{check}" for title in filter(None, ROUNDS[turn]) for check in WRONG[title][3]}
     assert lost(result, assignment) == expected, result.messages
 
 
@@ -548,7 +632,7 @@ def folder(builds, assignment, tmp_path_factory, student):
 
 
 def test_every_file_has_a_line(folder):
-    with (folder / "grades.csv").open(encoding="utf-8") as file:
+    with (folder / "grades.csv").open(encoding="utf-8-sig") as file:
         rows = {row["submission"]: row for row in csv.DictReader(file)}
     stems = ["'=eve", "ada_12/transition", "bob", "cem", "fay", "gus", "hal"]
     assert list(rows) == sorted([*(f"{stem}.ipynb" for stem in stems), "dan.pdf"])
@@ -566,8 +650,32 @@ def test_every_submission_has_a_report_with_room_for_marks_by_hand(folder):
     assert "**By program: 0 of 24 points.**" in text
     assert "- [ ] weights by softmax (2 points): `" in text
     assert "**q7_why**\n\n| criterion | points | given |" in text
-    assert (folder / "executed" / "ada_12" / "transition.ipynb").exists()
+    executed = nbformat.read(folder / "executed" / "ada_12" / "transition.ipynb", as_version=4)
+    assert any("Type your answer here" in cell.source for cell in executed.cells)  # the written answers are there, too
     assert (folder / "reports" / "dan.pdf.md").exists()
+
+
+def test_results_are_never_overwritten(assignment, tmp_path):
+    """They may hold marks that a person gave."""
+    place = tmp_path / "course"
+    place.mkdir()
+    (place / "a.pdf").write_text("")
+    grade.grade_folder(place, assignment, tmp_path / "course-grades")
+    (tmp_path / "course-grades" / "reports" / "a.pdf.md").write_text("marks by hand")
+    grade.grade_folder(place, assignment, tmp_path / "course-grades")
+    assert "marks by hand" not in (tmp_path / "course-grades" / "reports" / "a.pdf.md").read_text()
+    (former,) = tmp_path.glob("course-grades-until-*")
+    assert (former / "reports" / "a.pdf.md").read_text() == "marks by hand"
+
+
+def test_the_wrong_seed_is_noticed_before_anything_is_written(builds, assignment, tmp_path):
+    place = tmp_path / "course"
+    place.mkdir()
+    (place / "a.ipynb").write_text((builds[1] / f"{NAME}.ipynb").read_text())
+    (place / "b.pdf").write_text("")
+    with pytest.raises(SystemExit, match="belongs to transition-1, not to transition-0"):
+        grade.grade_folder(place, assignment, tmp_path / "grades")
+    assert not (tmp_path / "grades").exists()
 
 
 @pytest.mark.parametrize(
