@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,9 +38,10 @@ GRACE_SECONDS = 10  # after that, for what does not heed errors; then everything
 TOTAL_SECONDS = 900  # for a submission
 MEMORY = 4 * 2**30  # bytes, for a submission
 LARGEST = 50 * 2**20  # bytes, of a file
+LONGEST = 10**5  # characters, of a cell that is looked into
 KEPT = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH")  # of the environment: no passwords and tokens
 KEPT_PREFIXES = ("LC_", "OMP_", "MKL_", "OPENBLAS_")
-# A check that always fails: whoever makes all checks pass makes this one pass too.
+# Checks that must fail: whoever makes all checks pass makes one of these pass, too.
 CANARY = """\
 from otter.test_files import test_case
 
@@ -47,14 +49,30 @@ OK_FORMAT = False
 
 name = "canary"
 points = 0
-
+""" + "".join(
+    f"""
 
 @test_case(points=0, hidden=True)
-def test_canary():
-    raise AssertionError("as it should be")
+def test_canary_{number}():
+    import numpy as np
+    import torch
+
+    assert {untrue}
 """
-
-
+    for number, untrue in enumerate(
+        [
+            "False",
+            "all([False])",
+            "abs(-1.0) < 0.5",
+            "np.allclose(0.0, 1.0)",
+            "np.isclose(0.0, 1.0)",
+            "np.all([False])",
+            "torch.allclose(torch.zeros(1), torch.ones(1))",
+            "torch.equal(torch.zeros(1), torch.ones(1))",
+        ]
+    )
+)
+ENTRY = re.compile(r"cell \d+|the check \w+|the start|the end")
 RUBRIC = re.compile(r"\*\*Rubric\*\* \((\w+), (\d+) points\)\n\n(.*?)\n(?:\n|$)", re.DOTALL)
 
 
@@ -130,11 +148,15 @@ def grade(path: Path, assignment: Assignment, *, confined: bool = True) -> Resul
         notebook = read(path, assignment)
         result = run(notebook, assignment, confined)
     except NotGraded as why:
-        return Result(notes=[f"not graded: {why}"])
-    for number, cell in enumerate(notebook.cells, 1):
-        if cell.cell_type == "code" and "otter.Notebook(" not in cell.source:
-            for name in {"check", "grader", "otter"} & assigned(cell.source):
-                result.notes.append(f"cell {number} replaces `{name}`; the original checks were used")
+        result = Result(notes=[f"not graded: {why}"])
+    except Exception as error:  # the others are to be graded all the same
+        result = Result(notes=[f"not graded: the grader could not cope with it ({type(error).__name__}: {error})"])
+    else:
+        for number, cell in enumerate(notebook.cells, 1):
+            if cell.cell_type == "code" and "otter.Notebook(" not in cell.source and len(cell.source) < LONGEST:
+                for name in sorted({"check", "grader", "otter"} & assigned(cell.source)):
+                    result.notes.append(f"cell {number} replaces {name}; the original checks were used")
+    result.notes = list(dict.fromkeys(first_line(note) for note in result.notes))
     return result
 
 
@@ -147,15 +169,22 @@ def read(path: Path, assignment: Assignment) -> nbformat.NotebookNode:
     try:
         if path.stat().st_size > LARGEST:
             raise NotGraded(f"it is larger than {LARGEST // 2**20} MiB; its outputs may be cleared")
-        notebook = nbformat.read(path, as_version=4)
-        nbformat.validate(notebook)
-        name = notebook.metadata.get("otter", {}).get("assignment_name", assignment.name)
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        for cell in content.get("cells", []):
+            if "outputs" in cell:
+                cell["outputs"] = []  # they will be made anew
+        with warnings.catch_warnings(action="ignore"):  # ids that are missing, or occur twice
+            notebook = nbformat.reads(json.dumps(content), as_version=4)
+            nbformat.validate(notebook)
+        nbformat.writes(notebook).encode()
+        otter = notebook.metadata.get("otter")
+        name = otter.get("assignment_name", assignment.name) if isinstance(otter, dict) else assignment.name
     except OSError as error:
         raise NotGraded(f"it cannot be opened ({error.strerror})") from error
     except NotGraded:
         raise
-    except Exception as error:  # whatever a file that is no notebook makes nbformat do
-        raise NotGraded(f"it is not a notebook, whatever its name ({first_line(error)})") from error
+    except Exception as error:  # whatever a file that is no notebook leads to
+        raise NotGraded(f"it is not a notebook, whatever its name ({type(error).__name__}: {error})") from error
     if name != assignment.name:
         raise OfAnother(f"it belongs to {first_line(name)}, not to {assignment.name}")
     return notebook
@@ -183,15 +212,17 @@ def run(notebook: nbformat.NotebookNode, assignment: Assignment, confined: bool)
     stopped: dict[str, str] = {}
     deadline = time.monotonic() + TOTAL_SECONDS
     while True:
-        with tempfile.TemporaryDirectory(prefix="submission-", ignore_cleanup_errors=True) as folder:
-            folder = Path(folder).resolve()
+        folder = Path(tempfile.mkdtemp(prefix="submission-")).resolve()
+        try:
             prepare(folder, notebook, assignment, stopped)
             entry, why = supervise(folder, assignment, deadline, confined)
             if why is None:
                 return collect(folder, notebook, assignment, stopped)
+        finally:  # Python's own way gives up on folders that are nested too deeply
+            subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL)
         if time.monotonic() > deadline:
             raise NotGraded(f"it took more than {TOTAL_SECONDS // 60} minutes in all")
-        if entry in stopped or entry == "the start":
+        if entry in stopped or entry in ("the start", "the end"):
             raise NotGraded(f"it could not be run: {entry}, {why}")
         stopped[entry] = why
 
@@ -205,8 +236,14 @@ def prepare(folder: Path, notebook: nbformat.NotebookNode, assignment: Assignmen
         entry = f"cell {number}"
         prepared.cells.append(nbformat.v4.new_code_cell(f"__import__('watch').begin({entry!r}, {CELL_SECONDS})"))
         source = f"raise RuntimeError({'stopped: ' + stopped[entry]!r})" if entry in stopped else cell.source
-        metadata = {"number": number, "otter": cell.metadata.get("otter", {}), "tags": cell.metadata.get("tags", [])}
+        tests, tags = listed(cell.metadata.get("otter"), "tests"), listed(cell.metadata, "tags")
+        metadata = {
+            "number": number,
+            "otter": {"tests": [question for question in assignment.points if question in tests]},
+            "tags": [tag for tag in ("otter_ignore",) if tag in tags],
+        }
         prepared.cells.append(nbformat.v4.new_code_cell(source, metadata=metadata))
+    prepared.cells.append(nbformat.v4.new_code_cell("__import__('watch').begin('the end', 0)"))
     nbformat.write(prepared, folder / assignment.file)
     with (
         zipfile.ZipFile(assignment.archive) as original,
@@ -221,6 +258,12 @@ def prepare(folder: Path, notebook: nbformat.NotebookNode, assignment: Assignmen
         (folder / name).mkdir()
     for fonts in Path(matplotlib.get_cachedir()).glob("fontlist*.json"):  # else found anew for each submission
         (folder / "matplotlib" / fonts.name).write_bytes(fonts.read_bytes())
+
+
+def listed(metadata: object, key: str) -> list:
+    """A list in a notebook's metadata, which may be anything."""
+    value = metadata.get(key) if isinstance(metadata, dict) else None
+    return value if isinstance(value, list) else []
 
 
 def supervise(folder: Path, assignment: Assignment, deadline: float, confined: bool) -> tuple[str, str | None]:
@@ -249,9 +292,10 @@ def supervise(folder: Path, assignment: Assignment, deadline: float, confined: b
             time.sleep(0.1)
             with contextlib.suppress(OSError):  # it may be gone
                 now = left(folder / "journal", 200)
-            if now and now != entry:
+                now = now if ENTRY.fullmatch(now) else entry
+            if now != entry:
                 entry, began = now, time.monotonic()
-            seconds = CELL_SECONDS if entry.startswith("cell") else CHECK_SECONDS
+            seconds = CHECK_SECONDS if entry.startswith("the check") else CELL_SECONDS
             if time.monotonic() - began > seconds + GRACE_SECONDS and entry != "the start":
                 why = f"it ran for more than {seconds} seconds"
             elif time.monotonic() > deadline:
@@ -262,7 +306,8 @@ def supervise(folder: Path, assignment: Assignment, deadline: float, confined: b
                 break
         else:
             with contextlib.suppress(OSError):
-                entry = left(folder / "journal", 200)
+                last = left(folder / "journal", 200)
+                entry = last if ENTRY.fullmatch(last) else entry
             if process.returncode:
                 why = "it ended the program that ran it"
     finally:
@@ -302,8 +347,8 @@ def collect(folder: Path, notebook: nbformat.NotebookNode, assignment: Assignmen
     """Read what a run has left. It was written by the submission's own processes, so nothing in it is trusted."""
     result = Result(notes=[f"{entry} was stopped: {why}" for entry, why in stopped.items()])
     try:
-        marks = json.loads(left(folder / "marks.json"))
-        canary = marks["canary"]["test_canary"][0]
+        marks = json.loads(left(folder / "marks.json", LARGEST))
+        honest = len(marks["canary"]) == CANARY.count("@") and not any(passed for passed, _ in marks["canary"].values())
         for question, checks in assignment.points.items():
             outcomes = {check: marks.get(question, {}).get(check, [False, "it did not run"]) for check in checks}
             result.passed[question] = {check: passed is True for check, (passed, _) in outcomes.items()}
@@ -311,11 +356,8 @@ def collect(folder: Path, notebook: nbformat.NotebookNode, assignment: Assignmen
             for kind in ("NameError: ", "TimeoutError: "):
                 said = {text.removeprefix(kind) for text in result.messages[question].values() if text.startswith(kind)}
                 result.notes += [f"{question}: {text}" for text in sorted(said)]
-        outputs = {
-            cell.metadata["number"]: cell.outputs
-            for cell in nbformat.reads(left(folder / "executed.ipynb"), as_version=4).cells
-            if "number" in cell.metadata
-        }
+        ran = nbformat.reads(left(folder / "executed.ipynb", LARGEST), as_version=4)
+        outputs = {cell.metadata["number"]: cell.outputs for cell in ran.cells if "number" in cell.metadata}
         executed = copy.deepcopy(notebook)
         for number, cell in enumerate(executed.cells, 1):
             if cell.cell_type == "code":
@@ -325,14 +367,16 @@ def collect(folder: Path, notebook: nbformat.NotebookNode, assignment: Assignmen
                         result.notes.append(f"cell {number} raised {first_line(f'{output.ename}: {output.evalue}')}")
         result.executed = nbformat.writes(executed)
     except Exception as error:
-        raise NotGraded(f"its processes left something that is no result ({first_line(error)})") from error
-    if canary is not False:
+        raise NotGraded(f"its processes left something that is no result ({type(error).__name__}: {error})") from error
+    if not honest:
         result.passed = {}
-        result.notes.insert(0, "a check that must fail has passed: the checks were tampered with, so no marks; read it")
+        result.notes.insert(
+            0, "a check that must fail has passed: the checks were tampered with, so no points; read it"
+        )
     return result
 
 
-def left(path: Path, most: int = LARGEST) -> str:
+def left(path: Path, most: int) -> str:
     """The text of a file that a submission's processes have left: no link, no pipe, not too long."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -384,7 +428,7 @@ def can_confine() -> bool:
 
 def safe_cell(value: str) -> str:
     """Text that a spreadsheet does not take for a formula."""
-    return f"'{value}" if value[:1] in ("=", "+", "-", "@") else value
+    return f"'{value}" if value.lstrip()[:1] in ("=", "+", "-", "@") else value
 
 
 def found(submissions: Path) -> list[Path]:
@@ -431,8 +475,9 @@ def grade_folder(submissions: Path, assignment: Assignment, out: Path, *, confin
             for question, rows in assignment.rubrics.items()
         ]
         table.writerow(["submission", *assignment.points, "by program", "of", *by_hand, "notes"])
+        file.flush()
         for path in tqdm(paths, unit=" submissions"):
-            name = path.relative_to(submissions).as_posix()
+            name = first_line(os.fsencode(path.relative_to(submissions)).decode(errors="replace"))
             result = grade(path, assignment, confined=confined)
             marks = [f"{result.mark(assignment, question):g}" for question in assignment.points]
             total = f"{result.total(assignment):g}"
@@ -447,8 +492,11 @@ def grade_folder(submissions: Path, assignment: Assignment, out: Path, *, confin
             ]:
                 if text is not None:
                     target = out / folder / f"{name}{suffix}"
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_text(text, encoding="utf-8")
+                    try:
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        target.write_text(text, encoding="utf-8", errors="replace")
+                    except OSError as error:
+                        tqdm.write(f"{target} could not be written: {error.strerror}")
     print(f"The table is {out / 'grades.csv'}, the reports are in {out / 'reports'}.")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import numbers
 import reprlib
 import traceback
 from collections.abc import Callable
@@ -30,7 +31,8 @@ def compare(
         ours: f*, what it should be. Both return a number, an array, a tensor, or a tuple or list of these.
         draw: takes a ``np.random.Generator``, returns a dict of keyword arguments; each function gets its own copy.
         trials: number of inputs, >= 1.
-        rtol: tolerance relative to the largest value of f*, > 0; for single precision at least 1.2e-5.
+        rtol: tolerance relative to the largest value of f*, > 0; absolute where f* is 0 everywhere. In each part at
+            least 1.2e-5 for single precision (and bfloat16), 0.004 for half.
         seed: None for new inputs at every call, or an integer >= 0.
 
     Raises:
@@ -59,17 +61,19 @@ def _verdict(yours, ours, draw, trials, rtol, rng) -> str:
         at = "at " + ", ".join(f"{name}={_brief(value)}" for name, value in inputs.items())
         theirs, given = ours(**copy.deepcopy(inputs)), copy.deepcopy(inputs)
         if (right := _parts(theirs)) is None:
-            raise TypeError(f"ours must return real numbers, got {theirs!r}")
+            raise TypeError(f"ours must return real numbers, got {_brief(theirs)}")
         try:
             inspect.signature(yours).bind(**given)
         except TypeError:
-            return f"Your function must take the arguments ({', '.join(given)});\nit takes {inspect.signature(yours)}."
+            wanted = f"the arguments ({', '.join(given)}), passed by name"
+            return f"Your function must take {wanted};\nit takes {inspect.signature(yours)}."
         except ValueError:
             pass  # a built-in function that does not tell its arguments
         try:
             mine = yours(**given)
-        except Exception as error:
-            return f"Your function raised {traceback.format_exception_only(error)[-1].strip()}\n{at}."
+        except (Exception, SystemExit) as error:
+            text = next(x for x in traceback.format_exception_only(error) if x[0] != " ")  # neither code nor notes
+            return f"Your function raised {' '.join(text.split(None, 1)).splitlines()[0][:200]}\n{at}."
         if mine is None or mine is ...:
             return "Your function returned nothing yet.\nWrite its body, with a return, and run the cell again."
         left = _parts(mine)
@@ -80,18 +84,14 @@ def _verdict(yours, ours, draw, trials, rtol, rng) -> str:
             return f"Your function returned another number of parts: {kinds[0]} instead of {kinds[1]},\n{at}."
         for k, (a, b) in enumerate(zip(left, right, strict=True)):
             if a.shape != b.shape:
-                turned = _turned(a, b)
-                same = turned.shape == b.shape and np.allclose(turned, b, equal_nan=True)
+                same = _turned(a, b).shape == b.shape and not _difference([(at, _turned(a, b), b)], rtol)
                 hint = ": they are transposed" if same else ""
                 return f"{_values(k, left)} have shape {a.shape}, the library's {b.shape}{hint},\n{at}."
-            # single precision cannot agree to more digits than it has
-            rtol = max([rtol] + [100 * float(np.finfo(x.dtype).eps) for x in (a, b) if x.dtype.kind == "f"])
-        runs.append([(at, a.astype(float), b.astype(float)) for a, b in zip(left, right, strict=True)])
+        runs.append([(at, a.copy(), b.copy()) for a, b in zip(left, right, strict=True)])
         changed |= {name: True for name, value in inputs.items() if _bytes(value) != _bytes(given[name])}
     found = [_difference(part, rtol) for part in zip(*runs, strict=True)]
-    wrong = [f"{_values(k, found)} {difference}" for k, difference in enumerate(found) if difference]
-    agrees = f"Your function agrees with the library's on {trials} fresh input{'s' * (trials > 1)}."
-    message = wrong[0] if wrong else agrees
+    wrong = (f"{_values(k, found)} {difference}" for k, difference in enumerate(found) if difference)
+    message = next(wrong, f"Your function agrees with the library's on {trials} fresh input{'s' * (trials > 1)}.")
     if changed:
         message += f"\nCareful: it changes its argument {', '.join(changed)}; let it work on a copy."
     return message
@@ -100,11 +100,14 @@ def _verdict(yours, ours, draw, trials, rtol, rng) -> str:
 @np.errstate(invalid="ignore", over="ignore")
 def _difference(runs, rtol) -> str | None:
     """What is wrong with one part of the values, given (at, yours, ours) for every run; None if nothing is."""
+    # single and half precision cannot agree to more digits than they have
+    precisions = [np.finfo(x.dtype).eps for _, *pair in runs for x in pair if x.dtype.kind == "f"]
+    rtol = max(rtol, min(100 * float(max(precisions, default=0)), 0.004))
+    runs = [(at, a.astype(float), b.astype(float)) for at, a, b in runs]
     for _, a, b in runs:
         alike = (a == b) | (np.isnan(a) & np.isnan(b))
         a[alike & ~np.isfinite(b)] = b[alike & ~np.isfinite(b)] = 0
     m, o = (np.concatenate([run[side].ravel() for run in runs]) for side in (1, 2))
-    turned = np.concatenate([_turned(a, b).ravel() for _, a, b in runs])
     scale = np.abs(o[np.isfinite(o)]).max(initial=0) or 1.0  # where all is 0 the tolerance is absolute
 
     def close(x, y, size=1.0):
@@ -112,7 +115,7 @@ def _difference(runs, rtol) -> str | None:
 
     if close(m, o):
         return None
-    if close(turned, o):
+    if close(np.concatenate([_turned(a, b).ravel() for _, a, b in runs]), o):
         return "are transposed: swap the last two axes."
     if close(-m, o):
         return "have the opposite sign of the library's at every input."
@@ -121,7 +124,7 @@ def _difference(runs, rtol) -> str | None:
         factor, summand = m[top] / o[top], (m - o).mean()
         if factor and abs(abs(factor) - 1) > 1e-3 and close(m, factor * o, abs(factor)):
             return f"are {_number(factor, rtol)} times the library's at every input."
-        if close(m - o, summand):
+        if abs(summand) > 1e3 * rtol * scale and close(m - o, summand):
             sign = "plus" if summand > 0 else "minus"
             return f"are the library's {sign} {_number(abs(summand), rtol)} at every input."
     errors = [np.nan_to_num(np.abs(a - b), nan=np.inf) for _, a, b in runs]
@@ -141,8 +144,11 @@ def _parts(value) -> list[np.ndarray] | None:
     """The numbers in a value, an array for each part; None if there is anything but real numbers."""
     try:
         parts = value if isinstance(value, (tuple, list)) else [value]
+        parts = [x.float() if getattr(x, "dtype", None) is torch.bfloat16 else x for x in parts]  # NumPy has none
         arrays = [np.asarray(x.detach().cpu() if isinstance(x, torch.Tensor) else x) for x in parts]
-    except Exception:  # ragged lists, tensors without data
+        python = [x.dtype == object and all(isinstance(y, numbers.Real) for y in x.flat) for x in arrays]  # like 2**64
+        arrays = [x.astype(float) if real else x for x, real in zip(arrays, python, strict=True)]
+    except Exception:  # ragged lists, tensors without data, integers beyond 1.8e308
         return None
     return arrays if all(x.dtype.kind in "biuf" for x in arrays) else None
 
@@ -161,13 +167,18 @@ def _values(k, parts) -> str:
     return "Your values" if len(parts) == 1 else f"In part {k + 1} of {len(parts)}, your values"
 
 
+class _Short(reprlib.Repr):
+    def repr1(self, x, level):
+        large = isinstance(x, numbers.Real) and _parts(x) is None  # Python may refuse to print all its digits
+        return "a number too large for a finite float" if large else super().repr1(x, level)
+
+
 def _brief(value) -> str:
     """A value on one line, shortened."""
     if isinstance(value, (tuple, list)) or (arrays := _parts(value)) is None:
-        return " ".join(reprlib.repr(value).split())
+        return " ".join(_Short().repr(value).split())
     formats = {"float_kind": "{:.4g}".format, "int_kind": str}
-    text = np.array2string(arrays[0], formatter=formats, separator=", ", threshold=6, edgeitems=1)
-    return " ".join(text.split())
+    return " ".join(np.array2string(arrays[0], formatter=formats, separator=", ", threshold=6, edgeitems=1).split())
 
 
 def _number(x, rtol) -> str:

@@ -2,6 +2,8 @@
 
 import math
 import re
+import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -33,11 +35,11 @@ def matrix(rng):
 def said(capsys):
     """What compare prints; and that it is never longer than a few short lines, and never just "wrong"."""
 
-    def said(yours, ours, draw=vector, *, seed=0, **options):
+    def said(yours, ours, draw=vector, *, seed=0, width=100, **options):
         assert checks.compare(yours, ours, draw, seed=seed, **options) is None
         message = capsys.readouterr().out
         assert len(message.splitlines()) <= 4
-        assert all(len(line) <= 100 for line in message.splitlines())
+        assert all(len(line) <= width for line in message.splitlines())
         assert "wrong" not in message
         return message
 
@@ -90,6 +92,24 @@ def test_single_precision_is_held_to_single_precision(said):
     assert said(by(1e-4), wave) != AGREES
 
 
+def test_half_precision_is_held_to_a_few_of_its_digits(said):
+    half = lambda x: x.astype(np.float16)  # noqa: E731
+    assert said(half, lambda x: x) == said(lambda x: torch.tensor(x).half(), lambda x: x) == AGREES
+    assert said(lambda x: half(x * 1.05), lambda x: x).startswith("Your values are 1.05")
+    assert said(lambda x: half(x * 1.01), lambda x: x) != AGREES
+
+
+@pytest.mark.parametrize("low", [np.float16, np.float32])
+def test_the_precision_of_one_part_is_no_excuse_for_another(said, low):
+    size = 1e3 * float(np.finfo(low).eps) ** 2  # far within the tolerance of part 1
+    pair = lambda x: (x, x)  # noqa: E731
+    for yours in (lambda x: (x.astype(low), x * (1 + size)), lambda x: (x * (1 + size), x.astype(low))):
+        assert said(yours, pair, rtol=1e-12).startswith("In part ")
+    assert said(lambda x: (x.astype(low), x * 1.05), pair) == (
+        "In part 2 of 2, your values are 1.05 times the library's at every input.\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("factor", "text"),
     [
@@ -133,6 +153,13 @@ def test_the_opposite_sign_is_named_with_zeros_and_for_a_constant_too(said):
 def test_a_summand_is_named(said, summand, text):
     expected = f"Your values are the library's {text} at every input.\n"
     assert said(lambda x: np.exp(x) + summand, lambda x: np.exp(x), number) == expected
+
+
+def test_a_summand_that_is_not_known_to_three_digits_is_shown_as_values(said):
+    steps = lambda x: 1e6 * x + 1.5 + 1.2 * (x > 0)  # noqa: E731
+    assert "Furthest off: " in said(steps, lambda x: 1e6 * x)
+    assert "minus" not in said(lambda x: -steps(-x), lambda x: 1e6 * x)
+    assert " plus 5000 at " in said(lambda x: 1e6 * x + 5e3, lambda x: 1e6 * x)
 
 
 def test_a_factor_and_a_summand_together_are_neither(said):
@@ -199,6 +226,15 @@ def test_a_transposed_matrix_is_recognised_square_or_not(said, turn):
     )
 
 
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+def test_transposed_is_judged_relative_to_the_scale(said, size):
+    table = lambda x: size * (np.arange(6.0).reshape(2, 3) + x[0])  # noqa: E731
+    flat = lambda x: np.full((2, 3), size * x[0])  # noqa: E731
+    assert "transposed" in said(lambda x: table(x).T * (1 + 1e-8), table)
+    assert "transposed" not in said(lambda x: table(x).T * (1 + 1e-4), table)
+    assert "transposed" not in said(lambda x: np.full((3, 2), 7 * size), flat)
+
+
 def test_the_part_that_differs_is_named(said):
     pair = lambda x: (x, x**2)  # noqa: E731
     assert said(lambda x: (x, -(x**2)), pair).startswith("In part 2 of 2, your values have the opposite sign")
@@ -223,6 +259,32 @@ def test_a_stub_returns_nothing_yet(said, nothing):
 
 
 @pytest.mark.parametrize(
+    ("yours", "ours"),
+    [
+        (lambda x: 2**64, lambda x: 2.0**64),
+        (lambda x: [2**64, Fraction(1, 2)], lambda x: (2.0**64, 0.5)),
+        (lambda x: np.array([[2**70, Fraction(1, 4)]]), lambda x: np.array([[2.0**70, 0.25]])),
+        (lambda x: torch.tensor(x).round().bfloat16().requires_grad_(), lambda x: x.round()),
+        (lambda x: x.round(), lambda x: torch.tensor(x).round().bfloat16()),
+    ],
+)
+def test_every_kind_of_real_number_is_accepted(said, yours, ours):
+    assert said(yours, ours) == AGREES
+    assert "must return" not in said(lambda x: x.sum() + 0.5, yours)
+
+
+@pytest.mark.parametrize("large", [10**400, 10**5000, Fraction(10**5000, 3)], ids=["400", "5000", "fraction"])
+def test_a_number_without_a_finite_float_is_said_to_have_none(said, large):
+    text = "a number too large for a finite float"
+    for value, shown in ((large, text), ((1, -large), f"(1, {text})"), ([large], f"[{text}]")):
+        expected = f"Your function must return real numbers, not {shown} ({type(value).__name__}),\nat x="
+        assert said(lambda x, value=value: value, lambda x: x).startswith(expected)
+    assert f"\nat x={text}." in said(lambda x: 1, lambda x: 2, lambda rng: {"x": large})
+    with pytest.raises(TypeError, match=f"ours must return real numbers, got {text}"):
+        checks.compare(lambda x: x, lambda x: large, vector)
+
+
+@pytest.mark.parametrize(
     ("value", "shown"),
     [
         ("abc", "'abc' (str)"),
@@ -233,6 +295,8 @@ def test_a_stub_returns_nothing_yet(said, nothing):
         (np.array([True, False]), "[ True, False] (ndarray)"),
         ((1.0, None), "(1.0, None) (tuple)"),
         (([[1], [1, 2]],), "([[1], [1, 2]],) (tuple)"),
+        (np.array([1, None]), "array([1, None], dtype=object) (ndarray)"),
+        (np.array(["1"], object), "array(['1'], dtype=object) (ndarray)"),
     ],
 )
 def test_what_is_not_a_number_is_shown(said, value, shown):
@@ -252,10 +316,60 @@ def test_an_exception_is_shown_with_its_input(said):
     assert "raised TypeError: " in said(lambda x: len(3), lambda x: x)
 
 
+def noted():
+    error = ValueError("the message")
+    error.add_note("the note")
+    raise error
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def mute():
+    raise Mute
+
+
+def lines():
+    raise ValueError("\n  first\nsecond\n" + "third\n" * 50)
+
+
+@pytest.mark.parametrize(
+    ("fail", "shown"),
+    [
+        (noted, "ValueError: the message"),
+        (lines, "ValueError: first"),
+        (mute, r"\S*Mute: .*failed.*"),
+        (lambda: eval("1 +"), "SyntaxError: invalid syntax"),
+        (lambda: [][0], "IndexError: list index out of range"),
+        (lambda: next(iter([])), "StopIteration"),
+        (lambda: sys.exit(), "SystemExit"),
+        (lambda: sys.exit("no input"), "SystemExit: no input"),
+    ],
+)
+def test_of_an_exception_the_type_and_the_first_line_are_shown(said, fail, shown):
+    assert re.fullmatch(rf"Your function raised {shown}\nat x=.*\.\n", said(lambda x: fail(), lambda x: x))
+
+
+def test_a_long_message_of_an_exception_is_cut(said):
+    message = said(lambda x: int("9" * 3000 + "."), lambda x: x, width=230)
+    assert message.startswith("Your function raised ValueError: invalid literal for int() with base 10: '999")
+
+
+def test_an_interrupt_is_no_fault_of_the_function():
+    def interrupted(x):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        checks.compare(interrupted, lambda x: x, vector)
+
+
 def test_wrong_arguments_are_named(said):
     message = said(lambda cos, beta: 0, two_tokens.drift, cosines)
-    assert message == "Your function must take the arguments (c, beta, dim);\nit takes (cos, beta).\n"
-    assert "must take the arguments (x);\nit takes (x, /)." in said(math.sin, lambda x: x)
+    assert message == "Your function must take the arguments (c, beta, dim), passed by name;\nit takes (cos, beta).\n"
+    for yours in (math.sin, lambda x, /: x):
+        assert said(yours, lambda x: x).endswith(" must take the arguments (x), passed by name;\nit takes (x, /).\n")
     assert "raised TypeError: " in said(torch.sin, lambda x: x)  # does not tell its arguments
 
 

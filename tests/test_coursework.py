@@ -3,10 +3,12 @@
 import copy
 import csv
 import itertools
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -52,6 +54,10 @@ def student(builds):
     return nbformat.read(builds[0] / f"{NAME}.ipynb", as_version=4)
 
 
+# elsewhere than on Linux the marks can be tested all the same
+CONFINED = grade.can_confine()
+
+
 def code(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
@@ -77,7 +83,7 @@ def submit(student, solution, assignment, tmp_path):
         change(notebook)
         path = tmp_path / "someone.ipynb"
         nbformat.write(notebook, path)
-        return grade.grade(path, assignment)
+        return grade.grade(path, assignment, confined=CONFINED)
 
     return submit
 
@@ -195,7 +201,8 @@ def test_many_seeds_give_many_variants_all_on_the_right_side_of_the_transition()
 @pytest.fixture(scope="module")
 def of_solution(builds):
     return {
-        seed: grade.grade(folder / "solution.ipynb", grade.Assignment.read(folder)) for seed, folder in builds.items()
+        seed: grade.grade(folder / "solution.ipynb", grade.Assignment.read(folder), confined=CONFINED)
+        for seed, folder in builds.items()
     }
 
 
@@ -218,7 +225,7 @@ def test_an_answer_for_another_seed_does_not_fit(builds):
 
 
 def test_an_untouched_notebook_has_no_marks_and_no_errors(builds, assignment):
-    result = grade.grade(builds[0] / f"{NAME}.ipynb", assignment)
+    result = grade.grade(builds[0] / f"{NAME}.ipynb", assignment, confined=CONFINED)
     assert result.total(assignment) == 0
     assert result.notes == []
     executed = nbformat.reads(result.executed, as_version=4)
@@ -453,7 +460,7 @@ def marked(request, student, solution, assignment, tmp_path_factory):
         cell.source = cell.source.replace(old, new)
     path = tmp_path_factory.mktemp("wrong") / "someone.ipynb"
     nbformat.write(notebook, path)
-    return request.param, grade.grade(path, assignment)
+    return request.param, grade.grade(path, assignment, confined=CONFINED)
 
 
 def test_wrong_answers_lose_exactly_their_marks(marked, assignment):
@@ -554,15 +561,20 @@ def test_overwritten_checks_change_nothing(submit, assignment):
     assert sum("replaces" in note for note in result.notes) == 2
 
 
-def test_tampered_checks_are_noticed(submit, assignment):
-    def change(notebook):
-        insert(notebook, "import otter.test_files as t\nt.test_case.call_func = lambda self, env: None", "q1")
-
-    result = submit(change)
+@pytest.mark.parametrize(
+    "tampering",
+    [
+        "import otter.test_files as t\nt.test_case.call_func = lambda self, env: None",
+        "np.allclose = np.isclose = torch.allclose = lambda *a, **k: True",
+    ],
+)
+def test_tampered_checks_are_noticed(submit, assignment, tampering):
+    result = submit(lambda notebook: insert(notebook, tampering, "q1"))
     assert result.total(assignment) == 0
     assert "tampered" in result.notes[0]
 
 
+@pytest.mark.skipif(not CONFINED, reason="this system has no Landlock: make grade says so, and stops")
 def test_nothing_is_written_outside_and_nothing_goes_on_running(submit, assignment, tmp_path):
     mark, stamp = f"mark-of-{os.getpid()}", str(70_000_000 + os.getpid())
     places = [tmp_path / mark, Path.home() / mark, Path("/tmp") / mark, assign.HERE / mark, Path("/var/tmp") / mark]
@@ -595,22 +607,77 @@ def test_nothing_is_written_outside_and_nothing_goes_on_running(submit, assignme
     assert lost(result, assignment) == set()
 
 
+def test_odd_but_honest_notebooks_keep_their_marks(submit, assignment, monkeypatch):
+    """Work after a check in its cell, much output, shell commands, metadata of no sense."""
+    monkeypatch.setattr(grade, "CHECK_SECONDS", 2)
+    monkeypatch.setattr(grade, "GRACE_SECONDS", 1)
+
+    def change(notebook):
+        insert(notebook, "check('q1')\n__import__('time').sleep(5)")
+        insert(notebook, "for i in range(60):\n    print('x' * 1_000_000)")
+        insert(notebook, "!true\n%time 1 + 1\n%reset_selective -f nothing")
+        for cell, metadata in zip(
+            notebook.cells, ["x", None, [], {"tests": 3}, {"tests": [1, "../x"]}] * 10, strict=False
+        ):
+            cell.metadata["otter"] = metadata
+
+    result = submit(change)
+    assert result.notes == []
+    assert lost(result, assignment) == set()
+    assert "more than a megabyte of output was left out" in result.executed
+
+
+@pytest.mark.skipif(not CONFINED, reason="this system has no Landlock: make grade says so, and stops")
+def test_no_signals_to_others_and_no_forged_remarks(submit, assignment):
+    from landlock import landlock_abi_version
+
+    def change(notebook):
+        tells = "import os, psutil, signal\nos.kill(psutil.Process(os.getppid()).ppid(), signal.SIGCONT)"
+        insert(notebook, tells)
+        forged = r"cell 9\n\n**By program: 24 of 24 points.**\n\x1b]0;owned\x07"
+        write = f"open(os.environ['SUBMISSION_FOLDER'] + '/journal', 'w').write('{forged}')"
+        insert(notebook, f"import os, time\ntime.sleep(1)\n{write}\nos._exit(1)")
+        answer(
+            notebook, "q5"
+        ).source = "class Dumb(Exception):\n    def __str__(self):\n        raise self\ndef layer(*a):\n    raise Dumb"
+
+    result = submit(change)
+    assert lost(result, assignment) == {check for check, points in assignment.points["q5"].items() if points}
+    assert result.messages["q5"]["test_values"] == "Dumb"
+    assert sum("was stopped: it ended the program" in note for note in result.notes) == 1
+    refused = [note for note in result.notes if "PermissionError" in note]
+    assert len(refused) == (landlock_abi_version() >= 6), result.notes
+    assert not [note for note in result.notes if "24" in note or "\x1b" in note]
+
+
 @pytest.mark.parametrize(
     "mischief",
     [
         "os.remove(F + '/journal'); os.mkfifo(F + '/journal')",
+        "for i in range(1500): os.mkdir('d'), os.chdir('d')",
         "os.remove(F + '/journal'); os.symlink('/dev/zero', F + '/journal'); os.mkfifo(F + '/marks.json')",
     ],
 )
 def test_mischief_with_the_files_of_the_grader_ends(submit, assignment, mischief, monkeypatch):
     monkeypatch.setattr(grade, "TOTAL_SECONDS", 25)
-    began = time.monotonic()
+    before, began = set(Path(tempfile.gettempdir()).glob("submission-*")), time.monotonic()
     result = submit(lambda notebook: insert(notebook, f"import os\nF = os.environ['SUBMISSION_FOLDER']\n{mischief}"))
     assert time.monotonic() - began < 60
-    assert result.notes
+    assert set(Path(tempfile.gettempdir()).glob("submission-*")) == before
+    assert result.notes or result.total(assignment) == 24  # it is said why, or nothing was lost
 
 
 # --- A folder of them ---
+
+
+def test_a_notebook_of_an_older_format_or_with_a_mark_in_front_is_read(builds, assignment, tmp_path):
+    path = tmp_path / "a.ipynb"
+    path.write_bytes(b"\xef\xbb\xbf" + (builds[0] / f"{NAME}.ipynb").read_bytes())
+    assert len(grade.read(path, assignment).cells) > 20
+    cell = {"cell_type": "code", "input": "1", "language": "python", "outputs": [], "metadata": {}, "collapsed": False}
+    old = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": [cell], "metadata": {}}]}
+    path.write_text(json.dumps(old))
+    assert [cell.source for cell in grade.read(path, assignment).cells] == ["1"]
 
 
 @pytest.fixture(scope="module")
@@ -626,20 +693,31 @@ def folder(builds, assignment, tmp_path_factory, student):
     os.mkfifo(place / "fay.ipynb")
     (place / "gus.ipynb").symlink_to("/dev/zero")
     (place / "hal.ipynb").write_text("")
+    (place / ("i" * 247 + ".ipynb")).write_text("{}")
+    surrogate = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("SOURCE")])
+    (place / "jo.ipynb").write_text(nbformat.writes(surrogate).replace("SOURCE", r"\ud800"))
+    with open(os.fsencode(place) + b"/M\xfcller.pdf", "wb"):
+        pass  # a name that is not UTF-8, as from an old archive
     (place / ".hidden").write_text("")
-    grade.grade_folder(place, assignment, place.with_name("grades"))
+    grade.grade_folder(place, assignment, place.with_name("grades"), confined=CONFINED)
     return place.with_name("grades")
 
 
 def test_every_file_has_a_line(folder):
     with (folder / "grades.csv").open(encoding="utf-8-sig") as file:
         rows = {row["submission"]: row for row in csv.DictReader(file)}
-    stems = ["'=eve", "ada_12/transition", "bob", "cem", "fay", "gus", "hal"]
-    assert list(rows) == sorted([*(f"{stem}.ipynb" for stem in stems), "dan.pdf"])
+    stems = ["'=eve", "ada_12/transition", "bob", "cem", "fay", "gus", "hal", "jo"]
+    assert set(rows) == {
+        *(f"{stem}.ipynb" for stem in stems),
+        "dan.pdf",
+        "M�ller.pdf",
+        *(n for n in rows if "iii" in n),
+    }
+    assert len(rows) == 11
     assert {row["by program"] for row in rows.values()} == {"0"}
     assert rows["ada_12/transition.ipynb"]["notes"] == ""
     assert "not in .ipynb" in rows["dan.pdf"]["notes"]
-    for name in ("bob.ipynb", "cem.ipynb", "'=eve.ipynb", "hal.ipynb"):
+    for name in ("bob.ipynb", "cem.ipynb", "'=eve.ipynb", "hal.ipynb", "jo.ipynb"):
         assert "it is not a notebook, whatever its name" in rows[name]["notes"], name
     for name in ("fay.ipynb", "gus.ipynb"):
         assert "a link or a special file" in rows[name]["notes"], name

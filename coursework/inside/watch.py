@@ -13,15 +13,29 @@ FOLDER = Path(os.environ["SUBMISSION_FOLDER"])
 ORDERS = json.loads((FOLDER / "orders.json").read_text())
 
 
-def begin(entry: str, seconds: float) -> None:
-    """A cell or a check begins: write down which, and raise an error in it when its time is over."""
+running = "the start", 0
+
+
+def begin(entry: str, seconds: float, left: float | None = None) -> None:
+    """Write down that a cell or a check begins, or goes on for what is left of its time; raise an error at its end."""
 
     def too_long(signum, frame):
         raise TimeoutError(f"it ran for more than {seconds:g} seconds")
 
+    global running
+    running = entry, seconds
     (FOLDER / "journal").write_text(entry)
     signal.signal(signal.SIGALRM, too_long)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again every second, for code that catches the error
+    # again every second, for code that catches the error
+    signal.setitimer(signal.ITIMER_REAL, seconds if left is None else left, 1)
+
+
+def text(error: BaseException) -> str:
+    """An error in words, even if it has none to say."""
+    try:
+        return f"{type(error).__name__}: {error} "  # the blank, as Otter strips quotes at the end
+    except Exception:
+        return f"{type(error).__name__} "
 
 
 class Failed(Exception):
@@ -34,6 +48,7 @@ def do_not_leave():
 
 if shell := get_ipython():  # not where the results are unpickled
     shell.ask_exit = do_not_leave
+    shell.system = shell.system_raw  # the other one needs a terminal, which is outside
 
 
 class test_case(otter.test_files.test_case):
@@ -50,12 +65,13 @@ class test_case(otter.test_files.test_case):
             for name, answer in answers.items():
                 if answer is None:
                     raise NameError(f"{name} is not there: its cell was deleted, or did not run")
+            around, left = running, signal.getitimer(signal.ITIMER_REAL)[0]  # of the cell that calls this check
             begin(entry, ORDERS["check_seconds"])
             try:
                 check(**answers)
             except BaseException as error:  # sys.exit() and the like, too, which would end all the other checks
-                raise Failed(f"{type(error).__name__}: {error} ") from error  # Otter strips quotes at the end
+                raise Failed(text(error)) from None
             finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                begin(*around, left)
 
         return super().__call__(watched)
