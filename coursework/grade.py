@@ -97,15 +97,15 @@ class Assignment:
     @classmethod
     def read(cls, folder: Path) -> Assignment:
         solution = nbformat.read(folder / "solution.ipynb", as_version=4)
-        (student,) = (path for path in folder.glob("*.ipynb") if path.name != "solution.ipynb")
+        name = solution.metadata["otter"]["assignment_name"]
         points = {}
         with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(folder / "autograder.zip") as archive:
             for member in sorted(name for name in archive.namelist() if name.startswith("tests/")):
                 test = create_test_file(archive.extract(member, scratch), None)
                 points[test.name] = {case.body.test_func.__name__: case.points for case in test.test_cases}
         return cls(
-            name=solution.metadata["otter"]["assignment_name"],
-            file=student.name,
+            name=name,
+            file=name.rsplit("-", 1)[0] + ".ipynb",
             archive=folder / "autograder.zip",
             points=points,
             rubrics=rubrics(solution),
@@ -193,17 +193,14 @@ def read(path: Path, assignment: Assignment) -> nbformat.NotebookNode:
 def assigned(source: str) -> set[str]:
     """The names that a cell gives a new value (empty if it is not plain Python)."""
     with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        nodes = list(ast.walk(ast.parse(source)))
-        stored = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-        of_attributes = {
-            node.value.id
-            for node in nodes
-            if isinstance(node, ast.Attribute)
-            and not isinstance(node.ctx, ast.Load)
-            and isinstance(node.value, ast.Name)
-        }
-        defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-        return stored | of_attributes | defined
+        names = set()
+        for node in ast.walk(ast.parse(source)):
+            target = node.value if isinstance(node, ast.Attribute) else node
+            if isinstance(target, ast.Name) and not isinstance(node.ctx, ast.Load):
+                names.add(target.id)
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names.add(node.name)
+        return names
     return set()
 
 
@@ -285,15 +282,11 @@ def supervise(folder: Path, assignment: Assignment, deadline: float, confined: b
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
     )
-    entry = now = "the start"
-    began, why = time.monotonic(), None
+    entry, began, why = "the start", time.monotonic(), None
     try:
         while process.poll() is None:
             time.sleep(0.1)
-            with contextlib.suppress(OSError):  # it may be gone
-                now = left(folder / "journal", 200)
-                now = now if ENTRY.fullmatch(now) else entry
-            if now != entry:
+            if (now := running(folder, entry)) != entry:
                 entry, began = now, time.monotonic()
             seconds = CHECK_SECONDS if entry.startswith("the check") else CELL_SECONDS
             if time.monotonic() - began > seconds + GRACE_SECONDS and entry != "the start":
@@ -305,9 +298,7 @@ def supervise(folder: Path, assignment: Assignment, deadline: float, confined: b
             if why:
                 break
         else:
-            with contextlib.suppress(OSError):
-                last = left(folder / "journal", 200)
-                entry = last if ENTRY.fullmatch(last) else entry
+            entry = running(folder, entry)
             if process.returncode:
                 why = "it ended the program that ran it"
     finally:
@@ -316,6 +307,14 @@ def supervise(folder: Path, assignment: Assignment, deadline: float, confined: b
         process.wait()
         log.close()
     return entry, why
+
+
+def running(folder: Path, before: str) -> str:
+    """What runs now, by the submission's journal; what ran before, if that says nothing of the kind."""
+    with contextlib.suppress(OSError):  # it may be gone
+        if ENTRY.fullmatch(now := left(folder / "journal", 200)):
+            return now
+    return before
 
 
 def memory(process: subprocess.Popen) -> int:
