@@ -474,8 +474,9 @@ def test_wrong_answers_lose_exactly_their_marks(marked, assignment):
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(grade, "CELL_SECONDS", 4)
-    monkeypatch.setattr(grade, "CHECK_SECONDS", 2)
+    """Limits that are soon over, and still ten times what a right answer takes."""
+    monkeypatch.setattr(grade, "CELL_SECONDS", 8)
+    monkeypatch.setattr(grade, "CHECK_SECONDS", 6)
     monkeypatch.setattr(grade, "GRACE_SECONDS", 3)
 
 
@@ -488,19 +489,19 @@ def insert(notebook, source, before="q3"):
 def test_what_runs_for_ever_costs_only_its_own_marks(submit, assignment, short):
     def change(notebook):
         insert(notebook, "while True:\n    pass")
+        insert(notebook, "__import__('time').sleep(1e6)")
         loop = "    while True:\n        try:\n            c = c\n        except Exception:\n            pass"
-        answer(notebook, "q1").source = f"def listen(c, beta, alpha):\n{loop}"
-        answer(notebook, "q2").source = "def rates(*a):\n    __import__('time').sleep(1e6)\ncritical_beta = rates"
+        answer(notebook, "q7").source = f"def causal(c, beta, dim, alpha):\n{loop}"
 
     result = submit(change)
-    q1 = {check for check, points in assignment.points["q1"].items() if points}
-    q2 = {check for check, points in assignment.points["q2"].items() if points}
-    assert lost(result, assignment) == q1 | q2
-    assert any(
-        re.fullmatch(r"cell \d+ raised TimeoutError: it ran for more than 4 seconds", note) for note in result.notes
-    )
-    assert "q1: it ran for more than 2 seconds" in result.notes
-    assert "q2: it ran for more than 2 seconds" in result.notes
+    assert lost(result, assignment) == {check for check, points in assignment.points["q7"].items() if points}
+    cells = [
+        note
+        for note in result.notes
+        if re.fullmatch(r"cell \d+ raised TimeoutError: it ran for more than 8 seconds", note)
+    ]
+    assert len(cells) == 2
+    assert result.notes[0] == "q7: it ran for more than 6 seconds"
 
 
 def test_what_does_not_heed_errors_is_ended_and_left_out(submit, assignment, short):
@@ -513,7 +514,7 @@ def test_what_does_not_heed_errors_is_ended_and_left_out(submit, assignment, sho
 
     result = submit(change)
     assert lost(result, assignment) == set()
-    assert any(re.fullmatch(r"cell \d+ was stopped: it ran for more than 4 seconds", note) for note in result.notes)
+    assert any(re.fullmatch(r"cell \d+ was stopped: it ran for more than 8 seconds", note) for note in result.notes)
 
 
 def test_crashes_cost_only_their_own_marks(submit, assignment):
@@ -609,11 +610,11 @@ def test_nothing_is_written_outside_and_nothing_goes_on_running(submit, assignme
 
 def test_odd_but_honest_notebooks_keep_their_marks(submit, assignment, monkeypatch):
     """Work after a check in its cell, much output, shell commands, metadata of no sense."""
-    monkeypatch.setattr(grade, "CHECK_SECONDS", 2)
-    monkeypatch.setattr(grade, "GRACE_SECONDS", 1)
+    monkeypatch.setattr(grade, "CHECK_SECONDS", 6)
+    monkeypatch.setattr(grade, "GRACE_SECONDS", 2)
 
     def change(notebook):
-        insert(notebook, "check('q1')\n__import__('time').sleep(5)")
+        insert(notebook, "check('q1')\n__import__('time').sleep(10)")
         insert(notebook, "for i in range(60):\n    print('x' * 1_000_000)")
         insert(notebook, "!true\n%time 1 + 1\n%reset_selective -f nothing")
         for cell, metadata in zip(
@@ -664,7 +665,7 @@ def test_mischief_with_the_files_of_the_grader_ends(submit, assignment, mischief
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     began = time.monotonic()
     result = submit(lambda notebook: insert(notebook, f"import os\nF = os.environ['SUBMISSION_FOLDER']\n{mischief}"))
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 120
     assert list(scratch.iterdir()) == []
     assert result.notes or result.total(assignment) == 24  # it is said why, or nothing was lost
 
