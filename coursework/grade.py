@@ -162,11 +162,11 @@ def grade(path: Path, assignment: Assignment, *, confined: bool = True) -> Resul
 
 def read(path: Path, assignment: Assignment) -> nbformat.NotebookNode:
     """The notebook in a file, or NotGraded."""
-    if path.is_symlink() or not path.is_file():
-        raise NotGraded("it is a link or a special file, and was not opened")
-    if path.suffix.lower() != ".ipynb":
-        raise NotGraded(f"it is not a notebook: its name ends in {path.suffix or 'no suffix'}, not in .ipynb")
     try:
+        if path.is_symlink() or not path.is_file():
+            raise NotGraded("it is a link or a special file, and was not opened")
+        if path.suffix.lower() != ".ipynb":
+            raise NotGraded(f"it is not a notebook: its name ends in {path.suffix or 'no suffix'}, not in .ipynb")
         if path.stat().st_size > LARGEST:
             raise NotGraded(f"it is larger than {LARGEST // 2**20} MiB; its outputs may be cleared")
         content = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -421,7 +421,7 @@ def report(name: str, result: Result, assignment: Assignment) -> str:
 def can_confine() -> bool:
     """Whether this system can keep a process from writing outside its folder."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(INSIDE / "run.py"), folder, "none", "--probe"]
+        command = [sys.executable, str(INSIDE / "run.py"), folder, "--probe"]
         return subprocess.run(command, capture_output=True).returncode == 0
 
 

@@ -56,6 +56,7 @@ def student(builds):
 
 # elsewhere than on Linux the marks can be tested all the same
 CONFINED = grade.can_confine()
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="Landlock is part of Linux; elsewhere make grade stops")
 
 
 def code(notebook):
@@ -182,7 +183,6 @@ def test_two_seeds_give_different_numbers_in_text_and_checks(builds):
     assert (name, other_name) == ("transition-0", "transition-1")
     for question in ("q1", "q2", "q3", "q4", "q5", "q7"):
         assert tests[question] != other_tests[question]
-    assert of(0) == of(0)
 
 
 def test_many_seeds_give_many_variants_all_on_the_right_side_of_the_transition():
@@ -276,7 +276,7 @@ def functions(builds):
     return space
 
 
-def one_layer(space, mask, c, beta, alpha, dim, h, count):
+def one_layer(mask, c, beta, alpha, dim, h, count):
     """The changes of the cosine in one layer, for many pairs."""
     rng = torch.Generator().manual_seed(3)
     x = torch.zeros(count, 2, dim, dtype=torch.float64)
@@ -296,7 +296,7 @@ def test_the_coefficients_are_those_of_layers(functions, c):
     r, s = functions["listen"](c, beta, alpha)
     symmetric = (1 - c * c) * (r * (dim - 2) - s * c), 2 * s * (1 - c * c) ** 2
     for mask, (b, g2) in [(later, functions["causal"](c, beta, dim, alpha)), (torch.zeros(2, 2).bool(), symmetric)]:
-        change = one_layer(functions, mask, c, beta, alpha, dim, h, count)
+        change = one_layer(mask, c, beta, alpha, dim, h, count)
         assert abs(change.mean() / h - b) < 4.5 * change.std() / h / count**0.5 + 20 * h
         assert abs(change.var() / h / g2 - 1) < 4.5 * (2 / count) ** 0.5 + 30 * h
 
@@ -347,7 +347,6 @@ def critical_beta(dim, alpha):
 """,
     "q3": """
 def antipodal_probability(c0, beta, dim, alpha):
-    from scipy.integrate import quad
     from scipy.interpolate import CubicSpline
 
     c0 = np.asarray(c0, dtype=float)
@@ -483,7 +482,6 @@ def short(monkeypatch):
 def insert(notebook, source, before="q3"):
     index = notebook.cells.index(answer(notebook, before))
     notebook.cells.insert(index, nbformat.v4.new_code_cell(source))
-    return index + 1
 
 
 def test_what_runs_for_ever_costs_only_its_own_marks(submit, assignment, short):
@@ -506,11 +504,10 @@ def test_what_runs_for_ever_costs_only_its_own_marks(submit, assignment, short):
 
 def test_what_does_not_heed_errors_is_ended_and_left_out(submit, assignment, short):
     def change(notebook):
-        number = insert(
+        insert(
             notebook,
             "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass",
         )
-        assert number > 1
 
     result = submit(change)
     assert lost(result, assignment) == set()
@@ -575,8 +572,9 @@ def test_tampered_checks_are_noticed(submit, assignment, tampering):
     assert "tampered" in result.notes[0]
 
 
-@pytest.mark.skipif(not CONFINED, reason="this system has no Landlock: make grade says so, and stops")
+@on_linux
 def test_nothing_is_written_outside_and_nothing_goes_on_running(submit, assignment, tmp_path):
+    assert CONFINED, "this Linux has no Landlock, so that nothing can be said of what it would confine"
     mark, stamp = f"mark-of-{os.getpid()}", str(70_000_000 + os.getpid())
     places = [tmp_path / mark, Path.home() / mark, Path("/tmp") / mark, assign.HERE / mark, Path("/var/tmp") / mark]
     victim = tmp_path / "victim"
@@ -628,9 +626,11 @@ def test_odd_but_honest_notebooks_keep_their_marks(submit, assignment, monkeypat
     assert "more than a megabyte of output was left out" in result.executed
 
 
-@pytest.mark.skipif(not CONFINED, reason="this system has no Landlock: make grade says so, and stops")
+@on_linux
 def test_no_signals_to_others_and_no_forged_remarks(submit, assignment):
     from landlock import landlock_abi_version
+
+    assert CONFINED, "this Linux has no Landlock, so that nothing can be said of what it would confine"
 
     def change(notebook):
         tells = "import os, psutil, signal\nos.kill(psutil.Process(os.getppid()).ppid(), signal.SIGCONT)"
@@ -684,7 +684,7 @@ def test_a_notebook_of_an_older_format_or_with_a_mark_in_front_is_read(builds, a
 
 
 @pytest.fixture(scope="module")
-def folder(builds, assignment, tmp_path_factory, student):
+def folder(builds, assignment, tmp_path_factory):
     """A folder graded with the program, as make does it."""
     place = tmp_path_factory.mktemp("course") / "handed in"
     (place / "ada_12").mkdir(parents=True)
@@ -714,9 +714,8 @@ def test_every_file_has_a_line(folder):
         *(f"{stem}.ipynb" for stem in stems),
         "dan.pdf",
         "M�ller.pdf",
-        *(n for n in rows if "iii" in n),
+        "i" * 200,
     }
-    assert len(rows) == 11
     assert {row["by program"] for row in rows.values()} == {"0"}
     assert rows["ada_12/transition.ipynb"]["notes"] == ""
     assert "not in .ipynb" in rows["dan.pdf"]["notes"]
@@ -775,10 +774,19 @@ def test_wrong_arguments_are_named(arguments, message, tmp_path, environment):
     assert "Traceback" not in done.stderr
 
 
-def test_practice_leaves_work_alone(tmp_path):
+def test_a_file_whose_folder_may_not_be_entered_stops_nobody(assignment, tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)  # root may enter every folder
+    assert str(grade.refusal(tmp_path / "a.ipynb", assignment)) == "it cannot be opened (Permission denied)"
+
+
+def test_practice_gives_the_numbers_of_seed_0_and_leaves_work_alone(student, tmp_path):
     target = tmp_path / "transition.ipynb"
     assign.practice(NAME, target)
-    assert "check" in target.read_text()
+    written = nbformat.read(target, as_version=4)
+    assert [cell.source for cell in written.cells] == [cell.source for cell in student.cells]
     target.write_text("hours of work")
     assign.practice(NAME, target)
     assert target.read_text() == "hours of work"

@@ -12,8 +12,6 @@ from IPython import get_ipython
 
 FOLDER = Path(os.environ["SUBMISSION_FOLDER"])
 ORDERS = json.loads((FOLDER / "orders.json").read_text())
-
-
 running = "the start", 0
 
 
