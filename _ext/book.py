@@ -7,11 +7,31 @@ import subprocess
 import sys
 from pathlib import Path
 
-# The kernels that execute the chapters inherit this: players instead of live widgets, no progress bars (lib.progress).
-KERNEL_ENVIRONMENT = {"EXPLORE_STATIC": "1"}
+import execute
+from jupyter_cache import get_cache
+from jupyter_cache.base import CacheBundleIn
+from sphinx.errors import ExtensionError
 
 # MathJax from the package sphinx-mathjax-offline, but only the 1.6 MB of its 24 that pages load.
 MATHJAX_PARTS = ["tex-chtml.js", "output/chtml/fonts"]
+
+
+def hand_over_outputs(app, env, docnames):
+    """Execute the chapters, and put them where myst-nb looks for outputs before it executes anything itself.
+
+    For a single page (tools/build.py), only that chapter: the others stay with what they have.
+    """
+    page = os.environ.get("BOOK_PAGE")
+    notebooks = [document for document in sorted(env.found_docs) if execute.is_notebook(document)]
+    if failures := execute.execute(notebooks if page is None else {page} & set(notebooks)):
+        raise ExtensionError("\n\n".join(f"{document} failed:\n{why}" for document, why in failures.items()))
+    cache = get_cache(app.config.nb_execution_cache_path)
+    cache.clear_cache()
+    for document in notebooks:
+        bundle = CacheBundleIn(execute.with_outputs(document), document)
+        cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+    if page is not None and page not in docnames:
+        docnames.append(page)
 
 
 def copy_mathjax(app, exception):
@@ -29,7 +49,7 @@ def copy_mathjax(app, exception):
 
 def offer_assignment(app, exception):
     """The notebook that chapters/coursework.md offers for download."""
-    if exception is None and app.builder.format == "html":
+    if exception is None and app.builder.format == "html" and "BOOK_PAGE" not in os.environ:
         target = Path(app.outdir) / "coursework" / "transition.ipynb"
         target.parent.mkdir(exist_ok=True)
         target.unlink(missing_ok=True)
@@ -52,8 +72,8 @@ def mend_ids(app, pagename, templatename, context, doctree):
 
 
 def setup(app):
-    os.environ.update(KERNEL_ENVIRONMENT)
     app.connect("builder-inited", without_thebe)
+    app.connect("env-before-read-docs", hand_over_outputs)
     app.connect("html-page-context", mend_ids)
     app.connect("build-finished", copy_mathjax)
     app.connect("build-finished", offer_assignment)

@@ -4,23 +4,27 @@ import json
 import re
 import stat
 import subprocess
+import sys
 
 import pytest
-import yaml
-
-
-@pytest.fixture(scope="module")
-def pins(root):
-    """The lines of the pip section, the pins."""
-    *_, pip = yaml.safe_load((root / "environment.yml").read_text())["dependencies"]
-    return pip["pip"]
 
 
 @pytest.fixture(scope="module")
 def dockerfile(tmp_path_factory, copy_repository, environment):
     """What repo2docker says that it would do with a clone."""
     clone = copy_repository(tmp_path_factory.mktemp("clone"))
-    command = ["jupyter-repo2docker", "--no-build", "--debug", "--user-id", "1000", "--user-name", "jovyan", "."]
+    command = [
+        sys.executable,
+        "-m",
+        "repo2docker",
+        "--no-build",
+        "--debug",
+        "--user-id",
+        "1000",
+        "--user-name",
+        "jovyan",
+        ".",
+    ]
     asked = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=120)
     assert asked.returncode == 0, asked.stderr
     return asked.stdout + asked.stderr
@@ -42,21 +46,6 @@ def test_nothing_hides_the_environment_at_the_root(root):
         assert not (root / name).exists()
     for name in ("Dockerfile", "apt.txt", "runtime.txt", "requirements.txt"):
         assert not (root / name).exists(), f"{name} would change what Binder builds"
-
-
-def test_torch_is_the_cpu_wheel(pins):
-    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in pins
-    torch = [pin for pin in pins if re.match(r"torch\b", pin)]
-    assert any(re.fullmatch(r'torch==[\d.]+\+cpu; sys_platform == "linux"', pin) for pin in torch)
-    assert all("+cpu" in pin or 'sys_platform != "linux"' in pin for pin in torch)
-
-
-def test_everything_is_pinned_exactly_and_lib_s_own_needs_are_met(pins, root):
-    names = [re.match(r"([\w.-]+)==[\w.+]+(;|$)", pin) for pin in pins if not pin.startswith("--")]
-    assert all(names)
-    text = (root / "pyproject.toml").read_text()
-    needed = re.findall(r'"([\w-]+)>=', text.split("dependencies = [")[1].split("]")[0])
-    assert set(needed) <= {name[1] for name in names}
 
 
 def test_post_build_can_be_executed(root):

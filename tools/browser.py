@@ -1,0 +1,68 @@
+"""A Chromium for the tests that look at pages: where one is, or how to get it. Needs nothing but Python."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+APPLICATIONS = ("Google Chrome.app/Contents/MacOS/Google Chrome", "Chromium.app/Contents/MacOS/Chromium")
+MISSING = """\
+The tests look at the pages in a Chromium browser, and there is none here that starts. Install one, then call again:
+    Debian, as root:  apt-get install chromium
+    Fedora, as root:  dnf install chromium
+    macOS:            brew install --cask chromium
+    anywhere:         .venv/bin/python -m playwright install --with-deps chromium"""
+
+
+def find() -> str | None:
+    """The path of a Chromium that starts: the system's, or Playwright's."""
+    candidates = [path for name in NAMES if (path := shutil.which(name))]
+    candidates += [str(Path("/Applications", name)) for name in APPLICATIONS]
+    candidates += playwrights()
+    return next((path for path in candidates if starts(path)), None)
+
+
+def playwrights() -> list[str]:
+    """Where Playwright would have put its own, if this Python has Playwright."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return []
+    with sync_playwright() as playwright:
+        return [playwright.chromium.executable_path]
+
+
+def starts(path: str) -> bool:
+    """Whether it is a browser with all its libraries, and not a stand-in that tells how to get one."""
+    try:
+        return subprocess.run([path, "--version"], capture_output=True, timeout=60).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def install_by_apt(*packages: str) -> None:
+    """With Debian's packages, which takes root."""
+    if is_root() and shutil.which("apt-get"):
+        print(f"Installing {', '.join(packages)} with apt-get ...", flush=True)
+        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["apt-get", "update", "-qq"], stdout=subprocess.DEVNULL)
+        command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL)
+
+
+def install_by_playwright(python: str) -> None:
+    """With what Playwright downloads, and as root with the libraries that it needs."""
+    print("Downloading a Chromium with Playwright ...", flush=True)
+    command = [python, "-m", "playwright", "install", *["--with-deps"] * is_root(), "chromium"]
+    try:
+        subprocess.run(command, capture_output=True, timeout=600)
+    except subprocess.SubprocessError as error:
+        print(error, file=sys.stderr)
