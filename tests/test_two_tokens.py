@@ -415,12 +415,12 @@ def test_poles_stay_and_have_gradients():
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, 50.0, 400.0, 1e4, 1e15])
 def test_gradients_are_finite_differences_for_every_beta(beta):
-    """cosh overflows at 89 in single and at 710 in double precision."""
+    """The cosh in r overflows at 89 in single and at 710 in double precision."""
     start = torch.tensor([0.0, -0.9, 0.7, -0.999], dtype=F64, requires_grad=True)
     run = lambda c0, steps: simulate(c0, beta=beta, dim=4, horizon=0.1, steps=steps, generator=rng())  # noqa: E731
     assert torch.autograd.gradcheck(lambda c0: run(c0, 3), (start,))
     single = start.detach().float().requires_grad_()
-    for c0 in (start, single):  # 100 steps, the same numbers in both precisions' own streams
+    for c0 in (start, single):
         (gradient,) = torch.autograd.grad(run(c0, 100).sum(), c0)
         assert torch.isfinite(gradient).all()
 
