@@ -370,7 +370,7 @@ def test_gradients_through_block_and_matrix_have_the_same_mean(start, monkeypatc
 
 
 def test_the_block_holds_where_squares_of_what_is_read_overflow(monkeypatch):
-    """One token reads e^80 times itself; σ makes the kick about as long as the token, and orthogonal to it.
+    """One token reads e^80 times itself; σ makes the kick about as long as the token, and orthogonal to it."""
     d, members = 64, 100
     x0 = random_tokens(members, n=1, d=d, generator=rng(1))
     monkeypatch.setattr(tokens, "_block_pays", lambda *_: True)
