@@ -101,17 +101,18 @@ def floating(name: str, x, *, trailing: str) -> torch.Tensor:
 
 
 def unit(name: str, x, *, trailing: str = "(..., d)") -> torch.Tensor:
-    """Unit vectors, within NORM_TOLERANCE."""
+    """Unit vectors, within NORM_TOLERANCE; divided by their norms, so that what is tolerated is in no answer."""
     floating(name, x, trailing=trailing)
-    if x.numel():
-        norms = torch.linalg.vector_norm(x.detach(), dim=-1).flatten()
-        worst = norms[(norms - 1).abs().argmax()].item()
+    norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    if norms.numel():
+        flat = norms.detach().flatten()
+        worst = flat[(flat - 1).abs().argmax()].item()
         if abs(worst - 1) > NORM_TOLERANCE:
             raise ValueError(
                 f"{name} must be unit vectors (norm 1 within {NORM_TOLERANCE:g}), got one of norm {worst:.6g}; "
                 "lib.sphere.normalize projects onto the sphere"
             )
-    return x
+    return x / norms
 
 
 def broadcasting(name: str, y: torch.Tensor, other: str, x: torch.Tensor) -> None:
@@ -126,7 +127,7 @@ def broadcasting(name: str, y: torch.Tensor, other: str, x: torch.Tensor) -> Non
 
 
 def tokens(name: str, x) -> torch.Tensor:
-    """Tokens (..., N, d) on the unit sphere, N >= 1 and d >= 2."""
+    """Tokens (..., N, d) on the unit sphere, N >= 1 and d >= 2; what is returned is as from :func:`unit`."""
     floating(name, x, trailing="(..., N, d)")
     if x.shape[-2] < 1 or x.shape[-1] < 2:
         raise ValueError(f"{name} must have shape (..., N, d) with N >= 1 and d >= 2, got {tuple(x.shape)}")

@@ -8,8 +8,13 @@ import torch
 
 from lib import _validate
 
-#: The ways to weigh the tokens that :func:`attend` knows.
-WEIGHTS = ("softmax", "unnormalized", "uniform", "identity")
+#: The ways to weigh the tokens that :func:`attend` knows: what is read, from (x, β).
+WEIGHTS = {
+    "softmax": lambda x, beta: torch.softmax(beta * (x @ x.mT), dim=-1) @ x,
+    "unnormalized": lambda x, beta: torch.exp(beta * (x @ x.mT) - math.log(x.shape[-2])) @ x,
+    "uniform": lambda x, beta: x.mean(dim=-2, keepdim=True).expand_as(x),
+    "identity": lambda x, beta: x,
+}
 
 
 def attend(x: torch.Tensor, *, beta: float, weights: str = "softmax") -> torch.Tensor:
@@ -44,15 +49,15 @@ def attend(x: torch.Tensor, *, beta: float, weights: str = "softmax") -> torch.T
     tensor([[0.5000, 0.5000],
             [0.5000, 0.5000]])
     """
-    _validate.tokens("x", x)
-    return read(x, check_weights(beta, weights, x.dtype), weights).clone()  # never a view of x
+    x = _validate.tokens("x", x)
+    return read(x, check_weights(beta, weights, x.dtype), weights).clone()  # not a view that x or a row shares
 
 
 def check_weights(beta: float, weights: str, dtype: torch.dtype) -> float:
     """Validate ``beta`` and ``weights`` for tokens of this type, and return beta as a float."""
     beta = _validate.real("beta", beta, at_least=0)
     _validate.choice("weights", weights, WEIGHTS)
-    largest = math.log(torch.finfo(dtype).max) - 1  # tokens may be a little longer than 1
+    largest = math.log(torch.finfo(dtype).max) - 1  # the exponentials and their sums are rounded
     if weights == "unnormalized" and beta > largest:
         raise ValueError(f"beta must be <= {largest:.1f} for unnormalized weights in {dtype}, got {beta!r}")
     return beta
@@ -60,14 +65,7 @@ def check_weights(beta: float, weights: str, dtype: torch.dtype) -> float:
 
 def read(x: torch.Tensor, beta: float, weights: str) -> torch.Tensor:
     """:func:`attend` without its checks, for the inner loops of the library."""
-    if weights == "identity":
-        return x
-    if weights == "uniform":
-        return x.mean(dim=-2, keepdim=True).expand_as(x)
-    logits = beta * (x @ x.mT)
-    if weights == "softmax":
-        return torch.softmax(logits, dim=-1) @ x
-    return torch.exp(logits - math.log(x.shape[-2])) @ x
+    return WEIGHTS[weights](x, beta)
 
 
 def interaction_energy(x: torch.Tensor, *, beta: float) -> torch.Tensor:
@@ -93,7 +91,7 @@ def interaction_energy(x: torch.Tensor, *, beta: float) -> torch.Tensor:
     >>> round(interaction_energy(x, beta=1.0).item(), 6)  # cosh(1) / 2
     0.77154
     """
-    _validate.tokens("x", x)
+    x = _validate.tokens("x", x)
     beta = _validate.real("beta", beta, above=0)
     check_weights(beta, "unnormalized", x.dtype)
     log_energy = torch.logsumexp(beta * (x @ x.mT), dim=(-2, -1)) - 2 * math.log(x.shape[-2]) - math.log(2 * beta)

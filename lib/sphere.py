@@ -26,7 +26,7 @@ def normalize(x: torch.Tensor) -> torch.Tensor:
     _validate.floating("x", x, trailing="(..., d)")
     if x.shape[-1] < 1:
         raise ValueError(f"x must have shape (..., d) with d >= 1, got {tuple(x.shape)}")
-    largest = x.abs().amax(dim=-1, keepdim=True)
+    largest = x.detach().abs().amax(dim=-1, keepdim=True)  # a constant: no direction depends on it
     if (largest == 0).any():
         raise ValueError("x must have no zero vector: it has no direction")
     x = x / largest
@@ -49,7 +49,7 @@ def tangent(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     >>> tangent(torch.tensor([1.0, 0.0]), torch.tensor([5.0, 2.0]))
     tensor([0., 2.])
     """
-    _validate.unit("x", x)
+    x = _validate.unit("x", x)
     _validate.floating("v", v, trailing="(..., d)")
     _validate.broadcasting("v", v, "x", x)
     return project(x, v)
@@ -88,13 +88,20 @@ def angle(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     r"""The angle between unit vectors, :math:`2\,\mathrm{atan2}(|x - y|, |x + y|)`, in radians.
 
     Unlike :math:`\arccos\langle x, y\rangle`, which loses half the digits near 0 and near :math:`\pi`, this form
-    (Kahan's) is accurate for every pair.
+    (Kahan's) is accurate for every pair. Norms are not trusted to be 1: the parts of :math:`x - y` and
+    :math:`x + y` that come from :math:`|x| \ne |y|` are taken away, and both are then as long as for unit vectors,
+    up to a common factor:
+
+    .. math::
+
+        (x - y) - k\,(x + y) \quad\text{and}\quad (x + y) - k\,(x - y), \qquad
+        k = \frac{|x| - |y|}{|x| + |y|} = \frac{\langle x - y, x + y\rangle}{(|x| + |y|)^2}.
 
     Args:
         x, y: unit vectors (..., d); the two shapes broadcast.
 
     Returns:
-        Angles (...) in :math:`[0, \pi]`.
+        Angles (...) in :math:`[0, \pi]`. Their gradient is 0 for equal and for opposite vectors, where there is none.
 
     Raises:
         ValueError: a vector is not of unit norm, or an entry is NaN or infinite.
@@ -106,9 +113,17 @@ def angle(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     _validate.unit("x", x)
     _validate.unit("y", y)
     _validate.broadcasting("y", y, "x", x)
-    apart = torch.linalg.vector_norm(x - y, dim=-1)
-    together = torch.linalg.vector_norm(x + y, dim=-1)
-    return 2 * torch.atan2(apart, together)
+    apart, together = x - y, x + y
+    lengths = torch.linalg.vector_norm(x, dim=-1) + torch.linalg.vector_norm(y, dim=-1)
+    k = ((apart * together).sum(dim=-1) / lengths**2).unsqueeze(-1)
+    return 2 * torch.atan2(_length(apart - k * together), _length(together - k * apart))
+
+
+def _length(x: torch.Tensor) -> torch.Tensor:
+    """|x|, with all its digits for short vectors too."""
+    largest = x.detach().abs().amax(dim=-1)
+    largest = largest.masked_fill(largest == 0, 1)
+    return largest * torch.linalg.vector_norm(x / largest.unsqueeze(-1), dim=-1)
 
 
 def random_tokens(

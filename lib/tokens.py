@@ -13,8 +13,13 @@ from lib.brownian import BrownianPath
 from lib.progress import progress
 from lib.sphere import project
 
-#: The laws of the value matrices' entries that :func:`layers` knows, each of mean 0 and variance 1 (times sigma²).
-NOISES = ("gaussian", "uniform", "rademacher")
+#: The laws of the value matrices' entries that :func:`layers` knows, each of mean 0 and variance 1 (times sigma²):
+#: samples of a shape, with the options of torch's samplers (generator, device, dtype).
+NOISES = {
+    "gaussian": torch.randn,
+    "uniform": lambda shape, **options: math.sqrt(12) * (torch.rand(shape, **options) - 0.5),
+    "rademacher": lambda shape, **options: torch.randint(2, shape, **options).mul_(2).sub_(1),
+}
 
 
 def layers(
@@ -65,7 +70,8 @@ def layers(
     Source: our version of the model in the abstract of Fedorov et al., *Clustering in deep stochastic transformers*
     (arXiv 2601.21942); softmax attention with fixed queries and keys is our choice. Gaussian matrices act on few
     vectors, so where N is small against d the N × d block :math:`(V a_i)_i`, whose columns are independent
-    N(0, σ² Gram(a)), is sampled instead: the same law (our derivation).
+    N(0, σ² Gram(a)), is sampled instead: the same law (our derivation). Gradients through the block have the mean of
+    those through the matrix (so those of expectations are right), not their spread; on a path they are the matrix's.
 
     >>> from lib.sphere import random_tokens
     >>> rng = torch.Generator().manual_seed(0)
@@ -223,7 +229,7 @@ def clusters(x: torch.Tensor, *, tol: float) -> tuple[torch.Tensor, torch.Tensor
     >>> clusters(x, tol=0.1)
     (tensor([0, 1, 0, 0]), tensor([ 1,  1, -1,  1]))
     """
-    _validate.tokens("x", x)
+    x = _validate.tokens("x", x)
     tol = _validate.real("tol", tol, above=0)
     if tol >= math.pi / 4:
         raise ValueError(f"tol must be an angle below pi/4, got {tol!r}")
@@ -268,11 +274,9 @@ def _iterate(
     unit: str,
 ) -> torch.Tensor:
     """Apply ``step`` and retract to the sphere, ``steps`` times."""
-    states = [x]
+    states, x = [x], _retract(x)
     for n in progress(range(steps), unit):
-        x = step(n, x)
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        x = x / norm.masked_fill(norm == math.inf, math.nan)  # not 0, which later layers would fill up again
+        x = _retract(step(n, x))
         if record and (n + 1) % (steps // record) == 0:
             states.append(x)
     if not torch.isfinite(x).all():
@@ -281,6 +285,11 @@ def _iterate(
             "(a smaller horizon, sigma or drift, or more of them)"
         )
     return x if record is None else torch.stack(states)
+
+
+def _retract(x: torch.Tensor) -> torch.Tensor:
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / norm.masked_fill(norm == math.inf, math.nan)  # not 0, which later layers would fill up again
 
 
 def _kicks(
@@ -295,17 +304,10 @@ def _kicks(
     n, d = x0.shape[-2:]
 
     def draw(shape: tuple[int, ...]) -> torch.Tensor:
-        if noise == "gaussian":
-            sample = torch.randn(shape, generator=generator, device=device, dtype=x0.dtype)
-        elif noise == "uniform":
-            sample = torch.rand(shape, generator=generator, device=device, dtype=x0.dtype)
-            sample = math.sqrt(12) * (sample - 0.5)
-        else:
-            sample = torch.randint(2, shape, generator=generator, device=device).to(x0.dtype).mul_(2).sub_(1)
-        return sample.to(x0.device)
+        return NOISES[noise](shape, generator=generator, device=device, dtype=x0.dtype).to(x0.device)
 
     if noise == "gaussian" and _block_pays(x0.shape[:-2].numel(), n, d, x0.dtype):
-        return lambda step, a: scale * (_triangular_factor(a) @ draw(a.shape))
+        return lambda step, a: scale * (_root_of_gram(a) @ draw(a.shape))
     return lambda step, a: scale * (a @ draw((*a.shape[:-2], d, d)).mT)
 
 
@@ -317,25 +319,32 @@ def _block_pays(batch: int, n: int, d: int, dtype: torch.dtype) -> bool:
     return 8 * n <= d and batch * d * (d - n) >= n * (8_000 if dtype == torch.float64 else 30_000)
 
 
-def _triangular_factor(a: torch.Tensor) -> torch.Tensor:
-    """Lower triangular R (..., N, N) with R Rᵀ = Gram(a), by the modified Gram–Schmidt method.
+def _root_of_gram(a: torch.Tensor) -> torch.Tensor:
+    """R (..., N, N) with R Rᵀ = Gram(a), by the modified Gram–Schmidt method.
 
     Working on the vectors rather than on their Gram matrix keeps the differences between nearly equal tokens
-    accurate; vectors that depend on earlier ones, up to rounding, get a zero pivot. (What rounding leaves of them
-    shrinks with every step, until its norm underflows and it cannot be normalised.)
+    accurate. Each step takes the direction of the first vector of which at least half as much is left as of any other.
+    Were it a small remainder, the large ones would depend on its direction, and gradients grow like 1 / remainder; so
+    they stay bounded where tokens merge. Remainders within rounding count as zero. There the root has a corner, and
+    its gradient leaves them out: that of the Gram matrix, hence of every expectation, is right all the same.
     """
-    n = a.shape[-2]
-    factor = a.new_zeros((*a.shape[:-1], n))
-    negligible = 0.01 * torch.finfo(a.dtype).eps * torch.linalg.vector_norm(a, dim=-1, keepdim=True)
-    rest = a
-    for j in range(n):
-        row = rest[..., 0, :]
-        pivot = torch.linalg.vector_norm(row, dim=-1, keepdim=True)
-        direction = torch.where(pivot > negligible[..., j, :], row / pivot, 0.0)
-        along = rest @ direction.unsqueeze(-1)
-        factor[..., j:, j] = along.squeeze(-1)
-        rest = rest[..., 1:, :] - along[..., 1:, :] * direction.unsqueeze(-2)
-    return factor
+    largest = a.detach().abs().amax(dim=(-2, -1), keepdim=True)  # divided out, as squares may overflow
+    rest = a = a / largest.masked_fill(largest == 0, 1)
+    negligible = 10 * torch.finfo(a.dtype).eps * torch.linalg.vector_norm(a.detach(), dim=-1)
+    columns = []
+    for _ in range(a.shape[-2]):
+        left = torch.linalg.vector_norm(rest.detach(), dim=-1)
+        left = left.masked_fill(left <= negligible, 0)
+        most = left.amax(dim=-1, keepdim=True)
+        first = (left >= 0.5 * most).int().argmax(dim=-1, keepdim=True)
+        row = rest.take_along_dim(first.unsqueeze(-1), dim=-2)
+        # An infinite pivot makes the direction and its gradient zero; masking row / 0 instead would make it NaN.
+        pivot = torch.linalg.vector_norm(row, dim=-1, keepdim=True).masked_fill(most.unsqueeze(-1) == 0, math.inf)
+        direction = row / pivot
+        along = rest @ direction.mT
+        columns.append(along)
+        rest = rest - along * direction
+    return largest * torch.cat(columns, dim=-1)
 
 
 def _path_kicks(x0, steps, horizon, path, generator) -> Callable[[int, torch.Tensor], torch.Tensor]:

@@ -230,14 +230,15 @@ def simulate(
     start, pole = c, c.abs() == 1
     u, states = torch.atanh(torch.where(pole, 0, c)), [c]
     for n in progress(range(steps), "time steps"):
-        r = 1 / (1 + torch.cosh(beta * (1 - c)))
+        p = torch.sigmoid(beta * (1 - c))
+        r = 2 * p * torch.sigmoid(beta * (c - 1))  # 2 p (1 - p), whose gradient does not overflow as that of cosh
         s = 1 - r
         dB = math.sqrt(h) * torch.randn(c.shape, generator=generator, device=device, dtype=c.dtype).to(c.device)
         u = u + sigma**2 * h * (r * (dim - 2) + s * c) + sigma * torch.sqrt(2 * s) * dB
         c = torch.where(pole, start, torch.tanh(u))
         if record and (n + 1) % (steps // record) == 0:
             states.append(c)
-    if not torch.isfinite(c).all():
+    if not torch.isfinite(u).all():
         raise ValueError(
             f"sigma, dim and horizon must leave the steps below the largest {c.dtype}, got {sigma}, {dim}, {horizon}"
         )

@@ -127,6 +127,24 @@ def test_shape_and_type_are_kept(dtype):
         assert (energy.shape, energy.dtype) == (batch, dtype)
 
 
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_norms_within_the_tolerance_do_not_matter(weights):
+    x = tokens(5, n=3)
+    longer = x * torch.tensor([[1.00009], [0.99991], [1.00003]])
+    for beta in (1.0, 100.0):
+        torch.testing.assert_close(
+            attend(longer, beta=beta, weights=weights), attend(x, beta=beta, weights=weights), rtol=1e-11, atol=1e-12
+        )
+        torch.testing.assert_close(
+            interaction_energy(longer, beta=beta), interaction_energy(x, beta=beta), rtol=1e-11, atol=0
+        )
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_every_kind_of_weights_is_explained(weights):
+    assert f'``"{weights}"``' in attend.__doc__
+
+
 X = torch.eye(2)
 
 

@@ -115,6 +115,38 @@ def test_gradients_are_exact():
     assert torch.autograd.gradcheck(sphere.angle, (x, x.detach().roll(1, 0)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("gap", [0.0, 1e-6, 0.7])
+@pytest.mark.parametrize("side", [1, -1])
+def test_angles_do_not_depend_on_norms_within_the_tolerance(dtype, gap, side):
+    x = torch.tensor([1.0, 0.0], dtype=dtype)
+    y = side * torch.tensor([math.cos(gap), math.sin(gap)], dtype=dtype)
+    expected = gap if side == 1 else math.pi - gap
+    for factor in (1.00005, 0.99991, 1.0):
+        angle = sphere.angle(x, factor * y).item()
+        slack = torch.finfo(dtype).eps * (gap + 1e-4 + (math.pi if side == -1 else 0))
+        assert abs(angle - expected) <= slack, factor
+
+
+def test_angles_far_below_the_root_of_the_smallest_float_are_exact():
+    assert sphere.angle(E1, torch.tensor([1.0, 1e-30])).item() == pytest.approx(1e-30, rel=1e-6)
+
+
+def test_tangent_vectors_are_orthogonal_whatever_norm_is_tolerated():
+    x = torch.tensor([1.00009, 0.0], dtype=F64)
+    assert (sphere.tangent(x, torch.tensor([5.0, 2.0], dtype=F64)) == torch.tensor([0.0, 2.0])).all()
+
+
+def test_gradients_at_equal_and_opposite_vectors_are_zero_and_finite_for_tiny_ones():
+    x = sphere.random_tokens(5, n=3, d=4, generator=rng(), dtype=F64).requires_grad_()
+    for y in (x.detach(), -x.detach()):
+        (gradient,) = torch.autograd.grad(sphere.angle(x, y).sum(), x)
+        torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-15, rtol=0)
+    tiny = torch.tensor([1e-39, 0.0], requires_grad=True)
+    sphere.normalize(tiny)[0].backward()
+    assert tiny.grad.tolist() == [0, 0]
+
+
 E1 = torch.tensor([1.0, 0.0])
 NAN = torch.tensor([math.nan, 0.0])
 

@@ -8,15 +8,13 @@ import pytest
 import torch
 from scipy import integrate, sparse, special, stats
 
-from lib import tokens, two_tokens
-from lib.attention import attend, interaction_energy
+from lib import sphere, tokens, two_tokens
+from lib.attention import WEIGHTS, attend, interaction_energy
 from lib.brownian import BrownianPath
 from lib.sphere import angle, random_tokens
-from lib.tokens import clusters, flow, layers, sde
+from lib.tokens import NOISES, clusters, flow, layers, sde
 
 F32, F64 = torch.float32, torch.float64
-NOISES = ("gaussian", "uniform", "rademacher")
-WEIGHTS = ("softmax", "unnormalized", "uniform", "identity")
 
 
 def rng(seed=0):
@@ -290,6 +288,115 @@ def test_many_tokens_that_have_merged_go_on_as_one(dtype):
     assert (x - x[:, :1]).norm(dim=-1).max() < 1e-4
     turned = (x[:, 0] * x0[:, 0]).sum(-1)
     assert turned.abs().mean() < 0.5  # they have moved, together
+
+
+# --- Gradients --------------------------------------------------------------------------------------------------
+
+STARTS = {
+    "distinct": random_tokens(3, d=4, n=3, generator=rng(40), dtype=F64),
+    "merged": random_tokens(3, d=4, n=1, generator=rng(41), dtype=F64).expand(3, 3, 4),
+    "merged, then another": random_tokens(3, d=4, n=2, generator=rng(42), dtype=F64)[:, [0, 0, 1]],
+    "antipodal": random_tokens(3, d=4, n=1, generator=rng(43), dtype=F64) * torch.tensor([[1.0], [-1], [1]]),
+}
+
+
+def in_dimension(x, d):
+    """The same tokens among d coordinates, or, for d = 2, tokens of the same kind with N > d."""
+    return sphere.normalize(x[..., :2]) if d == 2 else torch.nn.functional.pad(x, (0, d - 4))
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("d", [2, 5])
+def test_gradients_on_a_path_are_finite_differences(start, d, weights):
+    """And of the flow, which has no noise."""
+    x0 = in_dimension(STARTS[start], d).clone().requires_grad_()
+    path = BrownianPath(3, d=d, horizon=0.02, steps=2, seed=1)
+    options = {"beta": 1.5, "horizon": 0.02, "weights": weights, "drift": 0.5}
+    assert torch.autograd.gradcheck(lambda x: layers(x, depth=2, noise=path, **options), (x0,))
+    assert torch.autograd.gradcheck(lambda x: sde(x, steps=2, noise=path, **options), (x0,))
+    assert torch.autograd.gradcheck(lambda x: flow(x, steps=2, **options), (x0,))
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("block", [True, False])
+def test_gradients_of_one_layer_are_finite_differences_for_the_block_too(start, weights, block, monkeypatch):
+    """Central differences see a corner of the block's root as gradient 0, as it is set there."""
+    monkeypatch.setattr(tokens, "_block_pays", lambda *_: block)
+    x0 = in_dimension(STARTS[start], 6).clone().requires_grad_()
+    options = {"depth": 1, "beta": 1.5, "horizon": 0.1, "weights": weights}
+    assert torch.autograd.gradcheck(lambda x: layers(x, generator=rng(3), **options), (x0,), atol=1e-4)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_gradients_through_the_block_stay_bounded(weights, start, dtype, monkeypatch):
+    """Those through the matrix are of order 1 here; 1 / remainder would be 1e7 or 1e15."""
+    monkeypatch.setattr(tokens, "_block_pays", lambda *_: True)
+    x0 = in_dimension(STARTS[start], 64).to(dtype)[:1].expand(100, 3, 64).clone().requires_grad_()
+    layers(x0, depth=5, beta=1.0, weights=weights, horizon=0.5, generator=rng(1))[..., 0].sum().backward()
+    assert (x0.grad.abs() < 100).all()  # false for NaN
+
+
+def test_tokens_that_read_nothing_have_gradients(monkeypatch):
+    """Opposite tokens of equal weights: a = 0, and so is the whole block."""
+    monkeypatch.setattr(tokens, "_block_pays", lambda *_: True)
+    x0 = pair(-1.0, 8, 10).requires_grad_()
+    x = layers(x0, depth=2, beta=1.0, weights="uniform", horizon=0.5, generator=rng())
+    close(x, x0, atol=0)
+    x[..., 1].sum().backward()
+    close(x0.grad[..., 1], torch.ones(10, 2, dtype=F64), atol=1e-15)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_gradients_through_block_and_matrix_have_the_same_mean(start, monkeypatch):
+    """A quadratic in all tokens after two layers, whose gradient in law is known to both. 5 standard errors of the
+    difference, 18 entries a start: false alarms 5e-5 in all.
+    """
+    members, d = 20_000, 6
+    x0 = in_dimension(STARTS[start], d)[0]
+    target = torch.randn(3 * d, 3 * d, generator=rng(5), dtype=F64)
+    gradients = []
+    for block in (True, False):
+        monkeypatch.setattr(tokens, "_block_pays", lambda *_, block=block: block)
+        x = x0.expand(members, 3, d).clone().requires_grad_()
+        y = layers(x, depth=2, beta=1.0, horizon=0.4, generator=rng(6 + block)).flatten(1)
+        gradients.append(torch.autograd.grad(((y @ target) * y).sum(), x)[0])
+    block, matrix = gradients
+    error = ((block.var(0) + matrix.var(0)) / members).sqrt()
+    assert ((block.mean(0) - matrix.mean(0)).abs() < 5 * error).all()
+
+
+def test_the_block_holds_where_squares_of_what_is_read_overflow(monkeypatch):
+    """One token reads e^80 times itself; σ makes the kick about as long as the token, and orthogonal to it."""
+    d, members = 64, 100
+    x0 = random_tokens(members, n=1, d=d, generator=rng(1))
+    monkeypatch.setattr(tokens, "_block_pays", lambda *_: True)
+    run = {"depth": 1, "beta": 80.0, "weights": "unnormalized", "horizon": 1.0, "sigma": math.exp(-80) / math.sqrt(d)}
+    x = layers(x0, **run, generator=rng(2))
+    assert abs((x * x0).sum(-1).mean() - math.sqrt(0.5)) < 0.05  # 1 / |x + g/√d|, g of length √d
+
+
+# --- Norms within the tolerance ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scheme", "steps"), [(layers, "depth"), (sde, "steps"), (flow, "steps")])
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_norms_within_the_tolerance_do_not_matter(scheme, steps, weights):
+    x0 = random_tokens(5, n=3, d=4, generator=rng(44), dtype=F64)
+    longer = x0 * torch.tensor([[1.00009], [0.99991], [1.00003]])
+    source = {} if scheme is flow else {"noise": BrownianPath(5, d=4, horizon=0.02, steps=2, seed=0)}
+    options = {steps: 2, "beta": 1.5, "horizon": 0.02, "weights": weights} | source
+    close(scheme(longer, **options), scheme(x0, **options), atol=1e-11)
+
+
+def test_camps_do_not_depend_on_norms_within_the_tolerance():
+    x = torch.tensor([[1.0, 0.0], [1.00009, 0.0], [-0.99991, 0.0]], dtype=F64)
+    labels, signs = clusters(x, tol=1e-9)
+    assert labels.tolist() == [0, 0, 0]
+    assert signs.tolist() == [1, 1, -1]
 
 
 # --- Who ends where ---------------------------------------------------------------------------------------------

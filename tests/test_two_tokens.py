@@ -413,6 +413,27 @@ def test_poles_stay_and_have_gradients():
     assert torch.isfinite(c0.grad).all()
 
 
+@pytest.mark.parametrize("beta", [0.0, 1.0, 50.0, 400.0, 1e4, 1e15])
+def test_gradients_are_finite_differences_for_every_beta(beta):
+    """The cosh in r overflows at 89 in single and at 710 in double precision."""
+    start = torch.tensor([0.0, -0.9, 0.7, -0.999], dtype=F64, requires_grad=True)
+    run = lambda c0, steps: simulate(c0, beta=beta, dim=4, horizon=0.1, steps=steps, generator=rng())  # noqa: E731
+    assert torch.autograd.gradcheck(lambda c0: run(c0, 3), (start,))
+    single = start.detach().float().requires_grad_()
+    for c0 in (start, single):
+        (gradient,) = torch.autograd.grad(run(c0, 100).sum(), c0)
+        assert torch.isfinite(gradient).all()
+
+
+def test_without_attention_one_step_has_its_gradient_in_closed_form():
+    """β = ∞ away from the pole: r = 0, du = c h + sqrt(2) dB, so dc/dc0 = (1 - c²)(1/(1 - c0²) + h)."""
+    c0 = torch.tensor([0.0, -0.9], requires_grad=True)
+    c = simulate(c0, beta=1e3, dim=4, horizon=0.1, steps=1, generator=rng())
+    (gradient,) = torch.autograd.grad(c.sum(), c0)
+    c, c0 = c.detach(), c0.detach()
+    torch.testing.assert_close(gradient, (1 - c**2) * (1 / (1 - c0**2) + 0.1), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("name", ["beta", "dim", "sigma", "horizon"])
 def test_numbers_beyond_any_use_are_refused_by_name(name):
     options = {"beta": 1.0, "dim": 3, "sigma": 1.0, "horizon": 1.0, name: 1e16}
