@@ -4,8 +4,8 @@ look into MyST's ```{code-cell}: so each chapter becomes a notebook for as long 
 python _ext/ruff_chapters.py [--fix]
 
 The rules are those of pyproject.toml, in lines of 80 characters: as many as a page shows. Prints
-"chapter.md:LINE: code message" for every finding and exits with 1 if there is any. --fix writes ruff's changes back into
-the cells, and touches no other byte.
+"chapter.md:LINE: code message" for every finding and exits with 1 if there is any. --fix writes ruff's changes back
+into the cells, and touches no other byte.
 """
 
 import argparse
@@ -39,8 +39,8 @@ def findings(chapters: list[Path], root: Path = ROOT, *, fix: bool = False) -> I
                 _write_back(notebook, chapter)
         for found in json.loads(_ruff(root, "check", "--output-format=json", folder)):
             chapter = notebooks[Path(found["filename"])]
-            first = _first_lines(chapter.read_text())[found["cell"] - 1]
-            yield f"{chapter.relative_to(root)}:{first + found['location']['row'] - 1}: {found['code']} {found['message']}"
+            line = _first_lines(chapter.read_text())[found["cell"] - 1] + found["location"]["row"] - 1
+            yield f"{chapter.relative_to(root)}:{line}: {found['code']} {found['message']}"
         _ruff(root, "format", folder)
         for notebook, chapter in notebooks.items():
             text = chapter.read_text()

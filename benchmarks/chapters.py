@@ -23,6 +23,7 @@ from lib.subsets import TopK
 
 SEED = 2026
 REPEATS = 25
+PACKAGES = ("numpy", "numba", "torch")
 #: The top-k problems of chapters/selection/backward.md, as (n, k).
 PROBLEMS = {
     "n": [(n, n // 2) for n in (100, 300, 1000, 2000, 10_000)],
@@ -63,8 +64,7 @@ def machine() -> dict:
         "processor": named[1] if named else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "versions": {"Python": platform.python_version()}
-        | {name: version(name) for name in ("numpy", "numba", "torch")},
+        "versions": {"Python": platform.python_version()} | {name: version(name) for name in PACKAGES},
     }
 
 
