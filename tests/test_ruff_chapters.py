@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import shutil
+import symtable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -136,6 +137,42 @@ def test_the_readers_own_function_is_checked_and_so_is_the_solution(notebook):
     assert len(stubs) == len(solutions) >= 1
     assert all(codes[code] == [] for code in stubs)
     assert all(codes[code] == ["hide-cell"] for code in solutions)
+
+
+def globals_of(table: symtable.SymbolTable) -> set[str]:
+    """The names that a function, and what is defined in it, takes from the notebook."""
+    inner = (globals_of(child) for child in table.get_children())
+    return {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}.union(*inner)
+
+
+def taken_twice(codes: list[str]) -> set[str]:
+    """Names that a slider's functions use and several cells set: when the slider is moved, the last one counts."""
+    cells, used, called = {}, {}, set()
+    for index, code in enumerate(codes):
+        table = symtable.symtable(code, "cell", "exec")
+        for symbol in table.get_symbols():
+            if symbol.is_assigned() or symbol.is_imported():
+                cells.setdefault(symbol.get_name(), set()).add(index)
+        used |= {child.get_name(): globals_of(child) for child in table.get_children()}
+        calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+        for call in calls:
+            if ast.unparse(call.func) == "explore":
+                called |= {ast.unparse(part) for part in (*call.args, *(k.value for k in call.keywords))}
+    called, reached = called & set(used), set()
+    while called - reached:
+        reached |= called
+        called = set().union(*(used.get(name, ()) for name in reached))
+    return {name for name in reached if len(cells.get(name, ())) > 1}
+
+
+def test_what_a_slider_calls_uses_no_name_that_another_cell_takes(notebook):
+    assert taken_twice([code for code, _ in code_cells(notebook)]) == set()
+
+
+def test_a_name_taken_twice_is_recognised():
+    cells = ["def size(): return n", "n = 3\ndef draw(x): return size() + x\nexplore(draw, x=[1])", "n = 4", "m = n"]
+    assert taken_twice(cells) == {"n"}
+    assert taken_twice([cells[0], cells[1], cells[3]]) == set()
 
 
 def test_the_colours_of_the_style_are_written_nowhere_else():
