@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import execute
+import nbformat
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
 from sphinx.errors import ExtensionError
@@ -47,6 +48,16 @@ def copy_mathjax(app, exception):
                 shutil.copy(source, target)
 
 
+def number_cells(app, exception):
+    """The notebooks that pages offer for download have random ids for their cells: the same book has the same bytes."""
+    if exception is None and app.builder.format == "html":
+        for path in sorted((Path(app.outdir) / "_sources").rglob("*.ipynb")):
+            notebook = nbformat.read(path, as_version=4)
+            for number, cell in enumerate(notebook.cells, 1):
+                cell.id = f"cell-{number}"
+            nbformat.write(notebook, path)
+
+
 def offer_assignment(app, exception):
     """The notebook that chapters/coursework.md offers for download."""
     if exception is None and app.builder.format == "html" and "BOOK_PAGE" not in os.environ:
@@ -76,5 +87,6 @@ def setup(app):
     app.connect("env-before-read-docs", hand_over_outputs)
     app.connect("html-page-context", mend_ids)
     app.connect("build-finished", copy_mathjax)
+    app.connect("build-finished", number_cells)
     app.connect("build-finished", offer_assignment)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -148,7 +148,7 @@ def execute_one(document: str) -> None:
             resources={"metadata": {"path": str((ROOT / document).parent)}},
             extra_arguments=[
                 "--IPKernelApp.log_level=ERROR",
-                f"--IPKernelApp.exec_lines=__import__('runpy').run_path({str(ROOT / '_ext' / 'reads.py')!r});"
+                f"--IPKernelApp.exec_lines=__import__('runpy').run_path({str(ROOT / '_ext' / 'reads.py')!r});",
             ],
         )
         with client.setup_kernel(env=os.environ | ENVIRONMENT | {"CHAPTER_READS": str(log)}):

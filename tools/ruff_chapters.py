@@ -1,7 +1,7 @@
 """Ruff over the code of the chapters. Ruff knows notebooks, and in Markdown formats ```python blocks, but does not
 look into MyST's ```{code-cell}: so each chapter becomes a notebook for as long as ruff runs.
 
-python _ext/ruff_chapters.py [--fix]
+python tools/ruff_chapters.py [--fix]
 
 The rules are those of pyproject.toml, in lines of 80 characters: as many as a page shows. Prints
 "chapter.md:LINE: code message" for every finding and exits with 1 if there is any. --fix writes ruff's changes back
