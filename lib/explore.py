@@ -190,36 +190,68 @@ _STYLE = """
 .explore figcaption{display:grid;margin-top:.3rem;color:inherit;text-align:left;font:inherit}
 .explore figcaption>div{grid-area:1/1}
 .explore-room{visibility:hidden}
+.explore [role=alert]:empty{display:none}
 """
 
-# Frames are lists of indices into the distinct lines of all pictures, with the last slider running fastest.
+# Frames are lists of indices into the distinct lines of all pictures, with the last slider running fastest. The sliders
+# come disabled, with a sentence for readers without scripts, and are enabled when their pictures are there; whatever
+# fails, the player is put back and says so.
 _SCRIPT = """
 (async function () {
   const root = document.getElementById("ID");
-  const packed = root.querySelector("script[type='text/plain']").textContent;
-  const bytes = Uint8Array.from(atob(packed), function (letter) { return letter.charCodeAt(0); });
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const data = await new Response(stream).json();
   const inputs = Array.from(root.querySelectorAll("input"));
-  const outputs = root.querySelectorAll("output");
+  const outputs = Array.from(root.querySelectorAll("output"));
   const image = root.querySelector("img");
   const caption = root.querySelector("[role=status]");
-  function show() {
-    let frame = 0;
-    inputs.forEach(function (input, i) {
-      const value = data.values[i][input.value];
+  const notice = root.querySelector("[role=alert]");
+  function put(src, text, values) {
+    values.forEach(function (value, i) {
       outputs[i].textContent = value;
-      input.setAttribute("aria-valuetext", value);
-      frame = frame * data.values[i].length + Number(input.value);
+      inputs[i].setAttribute("aria-valuetext", value);
     });
-    const svg = data.frames[frame].map(function (line) { return data.lines[line]; }).join("\\n");
-    image.src = "data:image/svg+xml," + encodeURIComponent(svg);
-    if (caption.textContent !== data.texts[frame]) image.alt = caption.textContent = data.texts[frame];
+    image.src = src;
+    if (caption.textContent !== text) image.alt = caption.textContent = text;
   }
-  inputs.forEach(function (input) { input.addEventListener("input", show); });
-  // Browsers restore the sliders of a page that is reloaded or left and come back to; the picture must follow them.
-  window.addEventListener("pageshow", show);
-  show();
+  const start = [image.src, image.alt, outputs.map(function (output) { return output.textContent; })];
+  function fail(error) {
+    console.error(error);
+    inputs.forEach(function (input) {
+      input.disabled = true;
+      input.value = input.defaultValue;
+    });
+    put(...start);
+    notice.textContent =
+      "The sliders do not work here, so the picture stays as it is. An up-to-date browser may help. (" + error + ")";
+  }
+  notice.textContent = "";
+  try {
+    const packed = root.querySelector("script[type='text/plain']").textContent;
+    const bytes = Uint8Array.from(atob(packed), function (letter) { return letter.charCodeAt(0); });
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const data = await new Response(stream).json();
+    function show() {
+      let frame = 0;
+      const values = inputs.map(function (input, i) {
+        frame = frame * data.values[i].length + Number(input.value);
+        return data.values[i][input.value];
+      });
+      const svg = data.frames[frame].map(function (line) { return data.lines[line]; }).join("\\n");
+      put("data:image/svg+xml," + encodeURIComponent(svg), data.texts[frame], values);
+    }
+    function update() {
+      try { show(); } catch (error) { fail(error); }
+    }
+    show();
+    inputs.forEach(function (input) {
+      input.disabled = false;
+      input.addEventListener("input", update);
+    });
+    image.addEventListener("error", function () { fail("a picture is spoilt"); }, { once: true });
+    // Browsers restore the sliders of a page that is reloaded or left and come back to; the picture must follow them.
+    window.addEventListener("pageshow", update);
+  } catch (error) {
+    fail(error);
+  }
 })();
 """
 
@@ -241,7 +273,7 @@ def _player(draw: Callable, alt: str | Callable, grid: dict[str, list]) -> str:
             f'<input type="range" id="{ident}-{name}" name="{name}" min="0" max="{len(values) - 1}" step="1" '
             f'value="{middle}" aria-valuetext="{html.escape(_written(values[middle]))}" '
             # JupyterLab would take the arrow keys away from the slider
-            'data-lm-suppress-shortcuts="true">'
+            'data-lm-suppress-shortcuts="true" disabled>'
             f'<output for="{ident}-{name}">{html.escape(_written(values[middle]))}</output>'
         )
     # the widest value is given its place, so that nothing jumps when another one takes it
@@ -260,6 +292,7 @@ def _player(draw: Callable, alt: str | Callable, grid: dict[str, list]) -> str:
     player = (
         f'<figure class="explore" id="{ident}"><style>{_STYLE}</style>'
         f'<div class="explore-controls" style="{columns}">{"".join(rows)}</div>'
+        '<p role="alert">The sliders need JavaScript; without it the picture stays as it is.</p>'
         f"{_image(*frames[start])}"
         f'<figcaption><div class="explore-room" aria-hidden="true">{html.escape(longest)}</div>'
         f'<div role="status">{html.escape(frames[start][2])}</div></figcaption>'

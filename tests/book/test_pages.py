@@ -6,8 +6,9 @@ import posixpath
 import re
 import statistics
 import threading
+from collections import Counter
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 import yaml
@@ -20,9 +21,32 @@ from playwright.sync_api import expect
 PAGES = [*documents(), "genindex", "search"]
 LARGEST_PAGE = 3_000_000
 LARGEST_PLAYER = 400_000
+UNFOLD = """() => {
+    document.querySelectorAll("details").forEach(details => { details.open = true; });
+    document.querySelectorAll(".toggle-button-hidden").forEach(button => button.click());
+}"""
 REDRAW_SECONDS = 0.3
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1280, "height": 900}
+AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+AXE_EXCEPT = {
+    "region": "no rule of WCAG: the theme shows the book's name in the side bar beside its landmark, not in it",
+}
+# What axe would judge thousands of times over: a typeset formula is up to a thousand elements without a role, and one
+# letter in a box of its size stands for them; of each colour of code, one piece in each kind of cell is kept.
+ONE_OF_A_KIND = """() => {
+    document.querySelectorAll("mjx-container").forEach(formula => {
+        const box = formula.getBoundingClientRect();
+        formula.replaceChildren("x");
+        formula.style = `display: inline-block; width: ${box.width}px; height: ${box.height}px`;
+    });
+    const seen = new Set();
+    document.querySelectorAll(".highlight span[class]").forEach(piece => {
+        const kind = `${piece.className} in ${piece.closest(".highlight").parentElement.className}`;
+        if (seen.has(kind)) piece.replaceWith(...piece.childNodes);
+        seen.add(kind);
+    });
+}"""
 # Elements that make a browser fetch what they point to; a plain link does not.
 FETCHED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
 
@@ -65,14 +89,15 @@ def test_every_cell_output_shows_something(parsed):
 
 def test_no_markup_is_left_as_text(parsed):
     """A misspelt role or directive would be shown as it was typed."""
-    found = []
-    for name, soup in parsed.items():
-        for text in soup.select_one("article").find_all(string=True) if soup.select_one("article") else ():
-            # in a function's signature, * and ** are Python
-            if not text.find_parent(["pre", "code", "script", "style"]) and not text.find_parent(
-                class_=["math", "sig"]
-            ):
-                found += [(name, hit) for hit in re.findall(r"```.*|:::.*|\{[a-z:-]+\}`.*|\*\*.*|\$.*|\]\(.*", text)]
+    markup = re.compile(r"```.*|:::.*|\{[a-z:-]+\}`.*|\*\*.*|\$.*|\]\(.*")
+    found = [
+        (name, text)
+        for name, soup in parsed.items()
+        for article in soup("article")
+        for text in article.find_all(string=markup)
+        # in a function's signature, * and ** are Python
+        if not text.find_parent(["pre", "code", "script", "style"]) and not text.find_parent(class_=["math", "sig"])
+    ]
     assert not found
 
 
@@ -101,8 +126,9 @@ def test_every_figure_says_what_is_seen(parsed):
 
 def test_internal_links_and_fragments_resolve(parsed, book):
     broken = []
+    idents = {name: {tag["id"] for tag in soup(id=True)} for name, soup in parsed.items()}
     for name, soup in parsed.items():
-        for tag in soup.select("[href], [src]"):
+        for tag in [*soup(href=True), *soup(src=True)]:
             target = urlsplit(tag.get("href") or tag.get("src") or "")
             if target.scheme or target.netloc:
                 continue
@@ -110,7 +136,7 @@ def test_internal_links_and_fragments_resolve(parsed, book):
             path = path if target.path else name
             if not (book / path).is_file():
                 broken.append((name, target.geturl(), "no such file"))
-            elif target.fragment and not parsed[path].find(id=unquote(target.fragment)):
+            elif target.fragment and unquote(target.fragment) not in idents[path]:
                 broken.append((name, target.geturl(), "no such place in the page"))
     assert not broken
 
@@ -193,7 +219,7 @@ def visit(browser):
     """A function that opens a page and waits until it is complete; whatever goes wrong is in its second result."""
     contexts = []
 
-    def open_page(address, viewport=DESK, **options):
+    def open_page(address, viewport=DESK, unfold=True, **options):
         contexts.append(browser.new_context(viewport=viewport, **options))
         page, troubles = contexts[-1].new_page(), []
         page.set_default_timeout(30_000)
@@ -221,7 +247,8 @@ def visit(browser):
         ready = "image => image.src.startsWith('data:image/svg+xml,')"
         page.wait_for_function(f"Array.from(document.querySelectorAll('.explore img')).every({ready})")
         # answers and hidden cells count as much as what is open
-        page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+        if unfold:
+            page.evaluate(UNFOLD)
         return page, troubles
 
     yield open_page
@@ -248,12 +275,24 @@ def test_nothing_sticks_out_on_a_phone(name, book, visit):
     assert [side for side in parts.evaluate_all(sides) if side[0] < 0 or side[1] > PHONE["width"]] == []
 
 
-@pytest.mark.parametrize("mode", ["light", "dark"])
-def test_outputs_are_accessible(notebook, mode, book, visit):
-    page, _ = visit(f"{book.as_uri()}/{notebook}.html", color_scheme=mode)
-    assert page.locator("html").get_attribute("data-theme") == mode
-    results = Axe().run(page, context={"include": [[".cell_output"]]})
-    assert results.violations_count == 0, results.generate_report()
+@pytest.mark.parametrize("name", [f"{name}.html" for name in PAGES] + ["search.html?q=noise"])
+def test_a_whole_page_is_accessible_in_both_themes(name, book, visit):
+    """By the rules of WCAG 2.2 AA and axe's own, about all that is on the page."""
+    page, _ = visit(f"{book.as_uri()}/{name}", color_scheme="light")
+    if "?q=" in name:
+        expect(page.locator(".search-summary")).to_contain_text("finished")
+    page.evaluate(ONE_OF_A_KIND)
+    page.add_style_tag(content="* { transition: none !important; }")  # no colours between two themes
+    options = {
+        "runOnly": AXE_TAGS,
+        "resultTypes": ["violations"],
+        "rules": {rule: {"enabled": False} for rule in AXE_EXCEPT},
+    }
+    for mode in ("light", "dark"):
+        page.emulate_media(color_scheme=mode)
+        expect(page.locator("html")).to_have_attribute("data-theme", mode)
+        results = Axe().run(page, options=options)
+        assert results.violations_count == 0, f"{mode}: {results.generate_report()}"
 
 
 def state(player):
@@ -333,3 +372,107 @@ def test_a_page_that_is_come_back_to_shows_what_its_sliders_say(notebook, server
         expect(player.locator("img")).to_have_attribute("alt", before["alt"])
         now = state(player)
         assert (now["src"], now["values"]) == (before["src"], before["values"])
+
+
+# --- what a search marks --------------------------------------------------------------------------------------------
+
+SYNTHETIC = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>A page</title>
+<script>
+  const toggleHintShow = "Show", toggleHintHide = "Hide", toggleOpenOnPrint = "false", togglebuttonSelector = ".toggle";
+</script>
+<link rel="stylesheet" href="{static}/togglebutton.css">
+<script src="{static}/togglebutton.js"></script><script src="{static}/language_data.js"></script>
+<script src="{static}/search.js"></script><script defer src="{static}/mathjax/tex-chtml.js"></script></head>
+<body><article class="bd-article"><h1>Itô <em>processes</em></h1>
+<p>An Itô\u0302, ITÔ, Ito\u0302; σ and Σ, no sigma; a process, reprocessed; it is the token. &lt;b&gt;bold&lt;/b&gt;</p>
+<p>Formula: <span class="math">\\(\\text{{Itô process}} + σ\\)</span> <script type="text/plain">Itô process</script></p>
+<div style="height: 3000px"></div>
+<details id="shut"><summary>An answer</summary><p>hidden</p></details>
+<details id="titled"><summary>A fold on gauges</summary><p>nothing</p></details>
+<div class="admonition toggle"><p class="admonition-title">Another</p><p>concealed</p></div>
+</article></body></html>"""
+
+
+@pytest.fixture
+def synthetic(book, tmp_path, visit):
+    """A function that opens a page of known text, as the search for some words would, and returns it and its marks."""
+    target = tmp_path / "page.html"
+    target.write_text(SYNTHETIC.format(static=f"{book.as_uri()}/_static"))
+
+    def opened(words):
+        page, troubles = visit(f"{target.as_uri()}?found={quote(words)}", unfold=False)
+        expect(page.locator(".search-marks")).to_be_visible()
+        return page, page.locator("mark").all_text_contents(), troubles
+
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("words", "marks"),
+    [
+        ("Itô", ["Itô", "Itô\u0302", "ITÔ", "Ito\u0302"]),
+        ("ito\u0302", ["Itô", "Itô\u0302", "ITÔ", "Ito\u0302"]),
+        ("σ", ["σ", "Σ"]),
+        ("processes", ["processes", "process"]),
+        ("process", ["processes", "process", "reprocessed"]),
+        ("tokens, and the Itô", ["Itô", "Itô\u0302", "ITÔ", "Ito\u0302", "token"]),
+        ("<b>bold</b>", ["b", "bold", "b"]),
+        ("the 3", []),
+        ("absent", []),
+    ],
+)
+def test_a_search_marks_the_words_it_looked_for(words, marks, synthetic):
+    page, seen, troubles = synthetic(words)
+    assert seen == marks
+    said = page.locator(".search-marks [role=status]").text_content()
+    assert words in said
+    assert (str(len(marks)) if marks else "no match") in said
+    assert page.locator(".math mark, script mark").count() == 0
+    assert page.locator(".math mjx-container").count() == 1
+    assert page.locator("mjx-merror").count() == 0
+    assert troubles == []
+
+
+@pytest.mark.parametrize("key", ["Escape", "Enter"])
+@pytest.mark.parametrize(("word", "opens"), [("hidden", "#shut p"), ("concealed", ".toggle p:last-child")])
+def test_what_a_search_finds_in_a_fold_is_shown_and_can_be_put_away_by_keyboard(word, opens, key, synthetic):
+    page, seen, _ = synthetic(word)
+    assert seen == [word]
+    expect(page.locator("mark")).to_be_in_viewport()
+    expect(page.locator(opens)).to_be_visible()
+    assert page.locator("#titled[open]").count() == 0
+    if key == "Enter":
+        page.locator(".search-marks button").focus()
+    page.keyboard.press(key)
+    assert page.locator("mark, .search-marks").count() == 0
+    expect(page.locator(opens)).to_be_hidden()
+    assert "found" not in page.url
+    assert page.locator(opens).text_content() == word
+
+
+def test_a_title_of_a_fold_needs_no_opening(synthetic):
+    page, seen, _ = synthetic("gauges")
+    assert seen == ["gauges"]
+    assert page.locator("#titled[open]").count() == 0
+
+
+def test_every_result_of_a_search_leads_to_marks(origin, parsed, visit):
+    """The words are the two most frequent long ones of the first page; each page found is opened by its link."""
+    text = parsed[f"{documents()[0]}.html"].select_one("article").text.lower()
+    words = [word for word, _ in Counter(re.findall(r"\b[a-z]{6,}\b", text)).most_common(2)]
+    page, troubles = visit(f"{origin}/search.html?q={'+'.join(words)}")
+    expect(page.locator(".search-summary")).to_contain_text("finished")
+    links = page.locator("#search-results li > a").evaluate_all("links => links.map(link => link.href)")
+    pages = {urlsplit(link).path: link for link in links}
+    assert pages
+    # typesetting, which the tests above await on a page of known text, would take most of the time
+    page.route("**/mathjax/**", lambda route: route.fulfill(body="", content_type="text/javascript"))
+    for link in pages.values():
+        page.goto(link)
+        expect(page.locator(".search-marks")).to_be_visible()
+        seen = page.locator("article mark")
+        assert seen.count() >= 1, link
+        assert page.locator(".math mark, script mark").count() == 0, link
+        page.keyboard.press("Escape")
+        expect(seen).to_have_count(0)
+    assert troubles == []
