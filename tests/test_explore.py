@@ -5,7 +5,6 @@ import contextlib
 import gzip
 import json
 import os
-import re
 
 import ipywidgets
 import matplotlib.pyplot as plt
@@ -15,7 +14,6 @@ import pytest
 from bs4 import BeautifulSoup
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from playwright.sync_api import expect
 
 from lib import explore as module
 from lib.explore import explore
@@ -280,113 +278,6 @@ def test_no_figure_is_left_open_and_none_of_the_readers_is_closed(fault, shown):
         shown(draw, alt=SENTENCE, beta=[1, 2])
     assert plt.get_fignums() == before
     plt.close(readers)
-
-
-# --- in a browser ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def opened(shown, browser, tmp_path):
-    """A function that opens a page with one player, spoilt by a change of its data or its browser."""
-    contexts = []
-
-    def open_page(spoil=None, packed=None, before="", **options):
-        player = shown(line, alt=sentence, beta=[1, 2, 3]).data
-        soup, data = unpacked(player)
-        if spoil:
-            spoil(data)
-            packed = base64.b64encode(gzip.compress(json.dumps(data).encode())).decode()
-        if packed is not None:
-            player = player.replace(soup.find("script", type="text/plain").string, packed)
-        target = tmp_path / "player.html"
-        target.write_text(f'<!DOCTYPE html><meta charset="utf-8"><title>A player</title>{player}')
-        contexts.append(browser.new_context(**options))
-        contexts[-1].add_init_script(before)
-        page = contexts[-1].new_page()
-        page.goto(target.as_uri())
-        return page, soup
-
-    yield open_page
-    for context in contexts:
-        context.close()
-
-
-def assert_put_back(page, soup):
-    """What the page showed before any script ran, and no slider that could be moved."""
-    assert page.locator("img").get_attribute("src") == soup.img["src"]
-    assert page.locator("img").get_attribute("alt") == page.locator("[role=status]").text_content() == caption(soup)
-    assert page.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
-    assert page.locator("output").all_text_contents() == [output.text for output in soup("output")]
-    assert page.locator("input").input_value() == soup.input["value"]
-    assert page.locator("input").get_attribute("aria-valuetext") == soup.input["aria-valuetext"]
-    assert page.locator("input:enabled").count() == 0
-
-
-def no_frames(data):
-    data["frames"] = None
-
-
-def no_first_frame(data):
-    data["frames"][0] = None
-
-
-def spoilt_first_frame(data):
-    data["frames"][0] = [0]
-
-
-def spoilt_middle_frame(data):
-    data["frames"][1] = [0]
-
-
-@pytest.mark.usefixtures("static")
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"before": "delete window.DecompressionStream"},
-        {"packed": ""},
-        {"packed": "not base64"},
-        {"packed": base64.b64encode(b"not gzip").decode()},
-        {"packed": base64.b64encode(gzip.compress(b"not JSON")).decode()},
-        {"packed": base64.b64encode(gzip.compress(b"{}" * 1000)[:-12]).decode()},
-        {"spoil": no_frames},
-        {"spoil": spoilt_middle_frame},
-    ],
-)
-def test_a_player_that_cannot_start_says_so_and_keeps_its_picture(fault, opened):
-    page, soup = opened(**fault)
-    expect(page.locator("[role=alert]")).to_contain_text("The sliders do not work here")
-    expect(page.locator("[role=alert]")).to_be_visible()
-    assert_put_back(page, soup)
-
-
-@pytest.mark.usefixtures("static")
-@pytest.mark.parametrize("spoil", [no_first_frame, spoilt_first_frame])
-def test_a_player_that_fails_later_says_so_and_is_put_back(spoil, opened):
-    page, soup = opened(spoil)
-    page.locator("input").press("ArrowRight")
-    expect(page.locator("img")).to_have_attribute("alt", sentence(beta=3))
-    expect(page.locator("[role=alert]")).to_be_hidden()
-    page.locator("input").press("Home")
-    expect(page.locator("[role=alert]")).to_contain_text("The sliders do not work here")
-    assert_put_back(page, soup)
-
-
-@pytest.mark.usefixtures("static")
-def test_without_javascript_a_player_says_what_it_needs(opened):
-    page, soup = opened(java_script_enabled=False)
-    expect(page.locator("[role=alert]")).to_have_text(re.compile("^The sliders need JavaScript"))
-    expect(page.locator("[role=alert]")).to_be_visible()
-    assert page.locator("img").get_attribute("src") == soup.img["src"]
-    assert page.locator("input:enabled").count() == 0
-
-
-@pytest.mark.usefixtures("static")
-def test_a_player_that_works_says_nothing_of_it(opened):
-    page, _ = opened()
-    expect(page.locator("input")).to_be_enabled()
-    page.locator("input").press("End")
-    expect(page.locator("img")).to_have_attribute("alt", sentence(beta=3))
-    expect(page.locator("[role=alert]")).to_be_hidden()
 
 
 # --- with a kernel --------------------------------------------------------------------------------------------------

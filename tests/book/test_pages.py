@@ -14,7 +14,7 @@ import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
-from conftest import documents, is_notebook
+from execute import documents, is_notebook
 from PIL import Image
 from playwright.sync_api import expect
 
