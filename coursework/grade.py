@@ -145,7 +145,7 @@ def run(notebook: nbformat.NotebookNode, assignment: Assignment, confined: bool)
         finally:  # Python's own way gives up on folders that are nested too deeply
             subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL)
         if time.monotonic() > deadline:
-            raise NotGraded(f"it took more than {TOTAL_SECONDS // 60} minutes in all")
+            raise NotGraded(f"it took more than {TOTAL_SECONDS / 60:g} minutes in all")
         if entry in stopped or entry in ("the start", "the end"):
             raise NotGraded(f"it could not be run: {entry}, {why}")
         stopped[entry] = why
@@ -171,6 +171,7 @@ def prepare(folder: Path, notebook: nbformat.NotebookNode, assignment: Assignmen
         (folder / name).write_text(text.replace("from otter.test_files import", "from watch import"))
     (folder / "orders.json").write_text(json.dumps({"stopped": stopped, "check_seconds": CHECK_SECONDS}))
     (folder / "journal").write_text("the start")
+    (folder / "marks.json").touch()  # for its permissions, whatever the submission's umask is
     for fonts in Path(matplotlib.get_cachedir()).glob("fontlist*.json"):  # else found anew for each submission
         (folder / "matplotlib" / fonts.name).write_bytes(fonts.read_bytes())
 

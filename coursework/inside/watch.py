@@ -33,7 +33,14 @@ def begin(entry: str, seconds: float, left: float | None = None) -> None:
     # again every second, for code that catches the error
     signal.setitimer(signal.ITIMER_REAL, seconds if left is None else left, 1)
     with contextlib.suppress(OSError):  # whoever spoils the journal is not heard, but marked all the same
-        (FOLDER / "journal").write_text(entry)
+        write("journal", entry)
+
+
+def write(name: str, text: str) -> None:
+    """Write a file for the grader. What has become a link or a pipe is an error, and nothing to wait for."""
+    file = os.open(FOLDER / name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(file, "w", encoding="utf-8") as stream:
+        stream.write(text)
 
 
 def finish() -> None:
@@ -43,7 +50,7 @@ def finish() -> None:
         test = test_files.create_test_file(str(path), None)
         if path.stem == "canary" or not all(case.name in marks for case in test.test_cases):
             test.run(get_ipython().user_ns)
-    (FOLDER / "marks.json").write_text(json.dumps(marks))
+    write("marks.json", json.dumps(marks))
 
 
 def text(error: BaseException) -> str:
