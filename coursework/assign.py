@@ -65,6 +65,7 @@ def build(master: Path, seed: int, target: Path) -> Path:
     except TemplateError as error:
         line = f", line {error.lineno}" if hasattr(error, "lineno") else ""
         raise Refused(f"{master.name}{line}: {error.message}") from error
+    questions(master.name, text)
     notebook = jupytext.reads(text, fmt="md:myst")
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "language_info": {"name": "python"}}
     with tempfile.TemporaryDirectory() as folder:
@@ -99,41 +100,45 @@ def write(notebook: nbformat.NotebookNode, path: Path) -> None:
     nbformat.write(notebook, path)
 
 
+def questions(file: str, text: str) -> dict[str, dict]:
+    """What the master says at the beginning of each question, by its name. `text` is the master with its numbers."""
+    found = {}
+    for block in re.findall(r"^# BEGIN QUESTION\n(.*?)^```", text, re.M | re.S):
+        question = yaml.safe_load(block)
+        name, points = question.get("name"), question.get("points")
+        if not isinstance(name, str) or not re.fullmatch(r"\w+", name) or name in found:
+            raise Refused(f"{file}: the name of a question must be one word that no other one has, got {name!r}")
+        if type(points) is not int or points < 1:
+            raise Refused(f"{file}, question {name}: points must be an integer >= 1, got {points!r}")
+        found[name] = question
+    if not found:
+        raise Refused(f"{file}: there is no question")
+    return found
+
+
 def verify(file: str, text: str, name: str, student: nbformat.NotebookNode, assignment: Assignment) -> None:
-    """Refuse what the marks could not be trusted of. `text` is the master with its numbers."""
+    """Refuse a master whose marks could not be trusted."""
     if assignment.name != name:
         raise Refused(f"{file}: the name under ASSIGNMENT CONFIG must be {{{{ name }}}}, got {assignment.name!r}")
     if "def check(" not in "".join(cell.source for cell in student.cells):
         raise Refused(f'{file}: there must be a cell with {{% include "check.py" %}}')
-    blocks = [yaml.safe_load(block) for block in re.findall(r"^# BEGIN QUESTION\n(.*?)^```", text, re.M | re.S)]
-    questions = {block["name"]: block for block in blocks}
-    calls = [match[1] for cell in student.cells if (match := CHECK.fullmatch(cell.source))]
     for what, names in [
-        ("a question", [block["name"] for block in blocks]),
-        ("a check", re.findall(r"^def (test_\w+)", text, re.M)),
-        ("an answer", [answer for cases in assignment.checks.values() for answer in set(answers_to(cases))]),
+        ("check", re.findall(r"^def (test_\w+)", text, re.M)),
+        ("answer", [answer for cases in assignment.checks.values() for answer in set(answers_to(cases))]),
     ]:
         if twice := [name for name, times in Counter(names).items() if times > 1]:
-            raise Refused(f"{file}: {twice[0]} is the name of {what} twice")
-    if not questions:
-        raise Refused(f"{file}: there is no question")
-    for question, block in questions.items():
-        where = f"{file}, question {question}"
-        points = block.get("points")
-        if type(points) is not int or points < 1:
-            raise Refused(f"{where}: points must be an integer >= 1, got {points!r}")
-        if block.get("manual"):
-            heading = f"**Rubric** ({question}, {points} points)"
-            if heading not in text:
+            raise Refused(f"{file}: the name of each {what} must be its own, and {twice[0]} occurs twice")
+    calls = [match[1] for cell in student.cells if (match := CHECK.fullmatch(cell.source))]
+    for question, said in questions(file, text).items():
+        where, points = f"{file}, question {question}", said["points"]
+        if said.get("manual"):
+            if (heading := f"**Rubric** ({question}, {points} points)") not in text:
                 raise Refused(f"{where}: there must be {heading}, and a table under it")
             verify_rubric(where, points, assignment.rubrics.get(question, []))
         else:
             verify_checks(where, points, assignment.checks.get(question, []))
             if calls.count(question) != 1:
                 raise Refused(f'{where}: there must be one cell with check("{question}"), got {calls.count(question)}')
-    for question in assignment.rubrics:
-        if not questions.get(question, {}).get("manual"):
-            raise Refused(f"{file}: there is a rubric for {question}, which is no question with manual: true")
 
 
 def answers_to(cases: list) -> list[str]:

@@ -109,8 +109,9 @@ def test_notebooks_are_the_same_to_the_byte_when_built_again(build, tmp_path):
 
 def test_no_solution_and_no_hidden_check_is_in_the_file_for_students(build):
     """What is hidden in the master, written out."""
-    secrets = ["this line is a part", "by Pythagoras", "test_values", "test_errors", "test_pythagoras", "no ValueError for",
-               "Rubric", "what a prime number is", "Model answer", "SOLUTION", "import numpy"]  # fmt: skip
+    secrets = ["this line is a part", "by Pythagoras", "test_values", "test_errors", "test_pythagoras",
+               "no ValueError for", "Rubric", "what a prime number is", "Model answer", "SOLUTION",
+               "import numpy"]  # fmt: skip
     for file, there in [("tiny.ipynb", False), ("solution.ipynb", True)]:
         text = (build / file).read_text()
         assert [secret for secret in secrets if (secret in text) != there] == []
@@ -142,24 +143,29 @@ REFUSED = [
     ("[2, 3, 5, 7, 11]", "7", "bad.md: factor under variants must be a list that is not empty, got 7"),
     ("[2, 3, 5, 7, 11]", "[]", "bad.md: factor under variants must be a list that is not empty, got []"),
     ("{{ factor }} x.", "{{ faktor }} x.", "bad.md: 'faktor' is undefined"),
-    ("{{ factor }} x.", "{{ factor x.", "bad.md, line 45: "),
+    ("{{ factor }} x.", "{{ factor x.", "bad.md, line 46: "),
     ("name: {{ name }}", "name: tiny", "bad.md: the name under ASSIGNMENT CONFIG must be {{ name }}, got 'tiny'"),
     ('{% include "check.py" %}', "grader = 1", 'bad.md: there must be a cell with {% include "check.py" %}'),
-    ("# END SOLUTION\n```\n\n```otter\n# BEGIN TESTS", "```\n\n```otter\n# BEGIN TESTS", "bad.md: Otter Assign cannot read it"),
-    ("name: q2", "name: q1", "bad.md: q1 is the name of a question twice"),
-    ("test_axis", "test_zero", "bad.md: test_zero is the name of a check twice"),
-    ("def test_axis(length)", "def test_axis(times)", "bad.md: times is the name of an answer twice"),
-    ("points: 1\ncheck_cell", "points: one\ncheck_cell", "bad.md, question q2: points must be an integer >= 1, got 'one'"),
-    ("hidden: true\npoints: 1\n\"\"\" # END TEST CONFIG\ndef test_pythagoras", "points: 1\n\"\"\" # END TEST CONFIG\ndef test_pythagoras",
+    ("# BEGIN SOLUTION\n```", "```", "bad.md: Otter Assign cannot read it"),
+    ("name: q2", "name: q1", "bad.md: the name of a question must be one word that no other one has, got 'q1'"),
+    ("name: q2\n", "", "bad.md: the name of a question must be one word that no other one has, got None"),
+    ("test_axis", "test_zero", "bad.md: the name of each check must be its own, and test_zero occurs twice"),
+    ("def test_axis(length)", "def test_axis(times)",
+     "bad.md: the name of each answer must be its own, and times occurs twice"),
+    ("points: 1\ncheck_cell", "points: one\ncheck_cell",
+     "bad.md, question q2: points must be an integer >= 1, got 'one'"),
+    ('hidden: true\npoints: 1\n""" # END TEST CONFIG\ndef test_pyth', 'points: 1\n""" # END TEST CONFIG\ndef test_pyth',
      "bad.md, question q2: there must be a hidden check"),
-    ("def test_axis(length):\n    assert length(1, 0) == 1", "x = 1\nif True:\n    x", "bad.md"),
-    ("def test_errors(times)", "def errors(times)", "bad.md, question q1: the name of the check errors must begin with test_"),
+    ("def test_errors(times)", "def errors(times)",
+     "bad.md, question q1: the name of the check errors must begin with test_"),
     ("def test_axis(length)", "def test_axis()", "bad.md, question q2: the check test_axis must take an answer"),
-    ("name: q1\npoints: 3", "name: q1\npoints: 4", "bad.md"),
+    ("name: q1\npoints: 3", "name: q1\npoints: 4",
+     "bad.md, question q1: the public check test_zero must have no points"),
     ('check("q2")', 'check("q7")', 'bad.md, question q2: there must be one cell with check("q2"), got 0'),
-    ("**Rubric** (q3, 2 points)", "**Rubric** (q3, two points)", "bad.md, question q3: there must be **Rubric** (q3, 2 points)"),
+    ("**Rubric** (q3, 2 points)", "**Rubric** (q3, two points)",
+     "bad.md, question q3: there must be **Rubric** (q3, 2 points)"),
     ("prime number is | 1 |", "prime number is | 1.5 |",
-     "bad.md, question q3: a row of the rubric must be a criterion and an integer, got Says what a prime number is | 1.5"),
+     "bad.md, question q3: a row of the rubric must be a criterion and an integer, got Says what a prime"),
     ("prime number is | 1 |", "prime number is | 2 |", "bad.md, question q3: it has 2 points, and its rubric has 3"),
     ("manual: true\n", "", "bad.md, question q3: there must be a public check"),
 ]  # fmt: skip
@@ -192,7 +198,8 @@ def test_from_the_master_to_the_table(masters, monkeypatch, tmp_path, capsys):
     with (tmp_path / "course-grades" / "grades.csv").open(encoding="utf-8-sig") as file:
         (row,) = csv.DictReader(file)
     assert row == {
-        "submission": "ada.ipynb", "q1": "3", "q2": "1", "by program": "4", "of": "4", "q3 (by hand, of 2)": "", "notes": "",
+        "submission": "ada.ipynb", "q1": "3", "q2": "1", "by program": "4", "of": "4",
+        "q3 (by hand, of 2)": "", "notes": "",
     }  # fmt: skip
 
 
