@@ -203,7 +203,8 @@ def make(name: str, seed: int) -> None:
         result = grade(built / "solution.ipynb", assignment, confined=can_confine())
         if result.notes or result.total(assignment) < assignment.possible:
             total = result.total(assignment)
-            raise Refused(f"The solution has {total:g} of {assignment.possible:g}: {'; '.join(result.notes)}")
+            failed = [f"{check}: {why}" for whys in result.messages.values() for check, why in whys.items() if why]
+            raise Refused(f"The solution has {total:g} of {assignment.possible:g}: {'; '.join(result.notes + failed)}")
         shutil.rmtree(target, ignore_errors=True)
         shutil.move(built, target)
     print(f"It has {assignment.possible:g} of {assignment.possible:g} points. In {target}:")
