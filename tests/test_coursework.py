@@ -334,7 +334,7 @@ def test_what_a_notebook_changes_around_itself_costs_no_marks(submit, assignment
 
     result = submit(change)
     assert lost(result, assignment) == set(), result.messages
-    expected = {"names": {"check", "grader"}}.get(kind, set())  # the remark tells the truth, and costs nothing
+    expected = {"names": {"check"}}.get(kind, set())  # the remark tells the truth, and costs nothing
     assert {re.search("replaces (.+?);", note)[1] for note in result.notes} == expected, result.notes
 
 
