@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from assignment import HERE, Assignment
-from grading import answer, answered, code
+from grading import answer, answered, code, with_points
 from nbclient import NotebookClient
 
 from lib import two_tokens
@@ -66,6 +66,26 @@ def test_the_points_in_the_text_are_those_of_the_checks(student, assignment):
     assert by_program == {question: sum(checks.values()) for question, checks in assignment.points.items()}
     assert sum(int(points) for _, _, points in rows if points) == 24
     assert "48 points: 24 for code" in text
+
+
+def test_no_solution_and_no_hidden_check_is_in_the_file_for_students(student, solution, builds):
+    text = (builds[0] / "transition.ipynb").read_text()
+    shown = {line.strip() for cell in student.cells for line in cell.source.splitlines()}
+    for cell in solution.cells:
+        if "SOLUTION" in cell.source or "**Rubric**" in cell.source or cell.source.startswith("**Model"):
+            answers = re.findall(r"# BEGIN SOLUTION\n(.*?)# END SOLUTION", cell.source, re.DOTALL) or [cell.source]
+            secret = {line.strip() for line in "\n".join(answers).splitlines() if len(line.strip()) > 25}
+            assert secret
+            assert not (secret & shown), secret & shown
+    hidden = [
+        check
+        for test in solution.metadata["otter"]["tests"].values()
+        for check in re.findall(r"hidden=True\)\s*def (test_\w+)", test)
+    ]
+    assert len(hidden) > 15
+    assert not [check for check in hidden if check in text]
+    assert "SOLUTION" not in text
+    assert not any(cell.get("outputs") for cell in student.cells)
 
 
 def test_every_answer_is_marked(assignment):
@@ -288,6 +308,13 @@ def failed(assignment, answers):
 
 def test_other_right_answers_pass_every_check(assignment):
     assert failed(assignment, OTHERS) == {}
+
+
+def test_untouched_answers_pass_no_check_with_points(assignment, student):
+    untouched = {question: answer(student, function).source for question, function in ANSWERS.items()}
+    found = failed(assignment, untouched)
+    for question in ANSWERS:
+        assert with_points(assignment, question) <= found[question].keys()
 
 
 # --- Wrong answers: each loses exactly these checks ---
