@@ -21,7 +21,7 @@ import numpy as np
 import yaml
 from assignment import HERE, RUBRIC, Assignment, add_name, build_folder, masters, needed_name
 from grade import can_confine, grade
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSyntaxError
 from otter.assign import main as otter_assign
 
 CHECK = re.compile(r'check\("(\w+)"\)')
@@ -62,9 +62,9 @@ def build(master: Path, seed: int, target: Path) -> Path:
     try:
         template = jinja.from_string(master.read_text(encoding="utf-8"))
         text = template.render(name=name, notebook=file, math=math, **numbers)
-    except TemplateError as error:
-        line = f", line {error.lineno}" if hasattr(error, "lineno") else ""
-        raise Refused(f"{master.name}{line}: {error.message}") from error
+    except Exception as error:  # whatever a template's expressions lead to
+        line = f", line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
+        raise Refused(f"{master.name}{line}: Jinja cannot fill it in: {error}") from error
     questions(master.name, text)
     notebook = jupytext.reads(text, fmt="md:myst")
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "language_info": {"name": "python"}}
@@ -104,7 +104,10 @@ def questions(file: str, text: str) -> dict[str, dict]:
     """What the master says at the beginning of each question, by its name. `text` is the master with its numbers."""
     found = {}
     for block in re.findall(r"^# BEGIN QUESTION\n(.*?)^```", text, re.M | re.S):
-        question = yaml.safe_load(block)
+        try:
+            question = dict(yaml.safe_load(block))
+        except (yaml.YAMLError, TypeError, ValueError) as error:
+            raise Refused(f"{file}: what is under # BEGIN QUESTION must be lines name: value, got {block!r}") from error
         name, points = question.get("name"), question.get("points")
         if not isinstance(name, str) or not re.fullmatch(r"\w+", name) or name in found:
             raise Refused(f"{file}: the name of a question must be one word that no other one has, got {name!r}")
