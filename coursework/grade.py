@@ -27,11 +27,11 @@ from pathlib import Path
 import matplotlib
 import nbformat
 import psutil
-from otter.test_files import create_test_file
+from assignment import HERE, Assignment, add_name, build_folder, checks, needed_name
 from tqdm import tqdm
 
-HERE = Path(__file__).resolve().parent
 INSIDE = HERE / "inside"
+CANARY = INSIDE / "canary.py"
 CELL_SECONDS = 60  # for a cell; then an error is raised in it
 CHECK_SECONDS = 20  # for a check
 GRACE_SECONDS = 10  # after that, for what does not heed errors; then everything is ended
@@ -41,39 +41,7 @@ LARGEST = 50 * 2**20  # bytes, of a file
 LONGEST = 10**5  # characters, of a cell that is looked into
 KEPT = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH")  # of the environment: no passwords and tokens
 KEPT_PREFIXES = ("LC_", "OMP_", "MKL_", "OPENBLAS_")
-# Checks that must fail: whoever makes all checks pass makes one of these pass, too.
-CANARY = """\
-from otter.test_files import test_case
-
-OK_FORMAT = False
-
-name = "canary"
-points = 0
-""" + "".join(
-    f"""
-
-@test_case(points=0, hidden=True)
-def test_canary_{number}():
-    import numpy as np
-    import torch
-
-    assert {untrue}
-"""
-    for number, untrue in enumerate(
-        [
-            "False",
-            "all([False])",
-            "abs(-1.0) < 0.5",
-            "np.allclose(0.0, 1.0)",
-            "np.isclose(0.0, 1.0)",
-            "np.all([False])",
-            "torch.allclose(torch.zeros(1), torch.ones(1))",
-            "torch.equal(torch.zeros(1), torch.ones(1))",
-        ]
-    )
-)
 ENTRY = re.compile(r"cell \d+|the check \w+|the start|the end")
-RUBRIC = re.compile(r"\*\*Rubric\*\* \((\w+), (\d+) points\)\n\n(.*?)\n(?:\n|$)", re.DOTALL)
 
 
 class NotGraded(Exception):
@@ -82,47 +50,6 @@ class NotGraded(Exception):
 
 class OfAnother(NotGraded):
     """It belongs to another assignment, or to another seed's variant."""
-
-
-@dataclass
-class Assignment:
-    """What a build of an assignment says about marks."""
-
-    name: str
-    file: str  # what students call their notebook
-    archive: Path
-    points: dict[str, dict[str, float]]  # of each check of each question
-    rubrics: dict[str, list[tuple[str, str]]]
-
-    @classmethod
-    def read(cls, folder: Path) -> Assignment:
-        solution = nbformat.read(folder / "solution.ipynb", as_version=4)
-        name = solution.metadata["otter"]["assignment_name"]
-        points = {}
-        with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(folder / "autograder.zip") as archive:
-            for member in sorted(name for name in archive.namelist() if name.startswith("tests/")):
-                test = create_test_file(archive.extract(member, scratch), None)
-                points[test.name] = {case.body.test_func.__name__: case.points for case in test.test_cases}
-        return cls(
-            name=name,
-            file=name.rsplit("-", 1)[0] + ".ipynb",
-            archive=folder / "autograder.zip",
-            points=points,
-            rubrics=rubrics(solution),
-        )
-
-    @property
-    def possible(self) -> float:
-        return sum(sum(checks.values()) for checks in self.points.values())
-
-
-def rubrics(solution: nbformat.NotebookNode) -> dict[str, list[tuple[str, str]]]:
-    """The criteria and points of each question that a person marks."""
-    found = {}
-    for cell in solution.cells:
-        for question, _, table in RUBRIC.findall(cell.source):
-            found[question] = [tuple(line.strip("| ").rsplit(" | ", 1)) for line in table.splitlines()[2:]]
-    return found
 
 
 @dataclass
@@ -212,20 +139,20 @@ def run(notebook: nbformat.NotebookNode, assignment: Assignment, confined: bool)
         folder = Path(tempfile.mkdtemp(prefix="submission-")).resolve()
         try:
             prepare(folder, notebook, assignment, stopped)
-            entry, why = supervise(folder, assignment, deadline, confined)
+            entry, why = supervise(folder, deadline, confined)
             if why is None:
                 return collect(folder, notebook, assignment, stopped)
         finally:  # Python's own way gives up on folders that are nested too deeply
             subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL)
         if time.monotonic() > deadline:
-            raise NotGraded(f"it took more than {TOTAL_SECONDS // 60} minutes in all")
+            raise NotGraded(f"it took more than {TOTAL_SECONDS / 60:g} minutes in all")
         if entry in stopped or entry in ("the start", "the end"):
             raise NotGraded(f"it could not be run: {entry}, {why}")
         stopped[entry] = why
 
 
 def prepare(folder: Path, notebook: nbformat.NotebookNode, assignment: Assignment, stopped: dict[str, str]) -> None:
-    """Fill a submission's folder: its notebook, which says where it is, and the checks."""
+    """Fill a submission's folder: its notebook, which says where it is, the checks, and the folder that it works in."""
     prepared = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
     for number, cell in enumerate(notebook.cells, 1):
         if cell.cell_type != "code":
@@ -233,37 +160,23 @@ def prepare(folder: Path, notebook: nbformat.NotebookNode, assignment: Assignmen
         entry = f"cell {number}"
         prepared.cells.append(nbformat.v4.new_code_cell(f"__import__('watch').begin({entry!r}, {CELL_SECONDS})"))
         source = f"raise RuntimeError({'stopped: ' + stopped[entry]!r})" if entry in stopped else cell.source
-        tests, tags = listed(cell.metadata.get("otter"), "tests"), listed(cell.metadata, "tags")
-        metadata = {
-            "number": number,
-            "otter": {"tests": [question for question in assignment.points if question in tests]},
-            "tags": [tag for tag in ("otter_ignore",) if tag in tags],
-        }
-        prepared.cells.append(nbformat.v4.new_code_cell(source, metadata=metadata))
-    prepared.cells.append(nbformat.v4.new_code_cell("__import__('watch').begin('the end', 0)"))
-    nbformat.write(prepared, folder / assignment.file)
-    with (
-        zipfile.ZipFile(assignment.archive) as original,
-        zipfile.ZipFile(folder / "autograder.zip", "w") as archive,
-    ):
-        tests = {name: original.read(name).decode() for name in original.namelist() if name.startswith("tests/")}
-        for name, text in (tests | {"tests/canary.py": CANARY}).items():
-            archive.writestr(name, text.replace("from otter.test_files import", "from watch import"))
+        prepared.cells.append(nbformat.v4.new_code_cell(source, metadata={"number": number}))
+    prepared.cells.append(nbformat.v4.new_code_cell("__import__('watch').finish()"))
+    nbformat.write(prepared, folder / "prepared.ipynb")
+    for name in ("home", "matplotlib", "tests", "tmp", "work"):
+        (folder / name).mkdir()
+    with zipfile.ZipFile(assignment.archive) as archive:
+        tests = {name: archive.read(name).decode() for name in archive.namelist() if name.startswith("tests/")}
+    for name, text in (tests | {"tests/canary.py": CANARY.read_text()}).items():
+        (folder / name).write_text(text.replace("from otter.test_files import", "from watch import"))
     (folder / "orders.json").write_text(json.dumps({"stopped": stopped, "check_seconds": CHECK_SECONDS}))
     (folder / "journal").write_text("the start")
-    for name in ("home", "tmp", "matplotlib"):
-        (folder / name).mkdir()
+    (folder / "marks.json").touch()  # for its permissions, whatever the submission's umask is
     for fonts in Path(matplotlib.get_cachedir()).glob("fontlist*.json"):  # else found anew for each submission
         (folder / "matplotlib" / fonts.name).write_bytes(fonts.read_bytes())
 
 
-def listed(metadata: object, key: str) -> list:
-    """A list in a notebook's metadata, which may be anything."""
-    value = metadata.get(key) if isinstance(metadata, dict) else None
-    return value if isinstance(value, list) else []
-
-
-def supervise(folder: Path, assignment: Assignment, deadline: float, confined: bool) -> tuple[str, str | None]:
+def supervise(folder: Path, deadline: float, confined: bool) -> tuple[str, str | None]:
     """Run what has been prepared. Returns what ran last, and why it was stopped: None if all went well."""
     environment = {
         name: value for name, value in os.environ.items() if name in KEPT or name.startswith(KEPT_PREFIXES)
@@ -276,8 +189,7 @@ def supervise(folder: Path, assignment: Assignment, deadline: float, confined: b
         "MPLCONFIGDIR": str(folder / "matplotlib"),
         "JUPYTER_RUNTIME_DIR": str(folder / "tmp"),
     }
-    command = [sys.executable, str(INSIDE / "run.py"), str(folder), assignment.file]
-    command += [] if confined else ["--unconfined"]
+    command = [sys.executable, str(INSIDE / "run.py"), str(folder), *([] if confined else ["--unconfined"])]
     log = (folder / "log").open("wb")
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -347,11 +259,12 @@ def collect(folder: Path, notebook: nbformat.NotebookNode, assignment: Assignmen
     result = Result(notes=[f"{entry} was stopped: {why}" for entry, why in stopped.items()])
     try:
         marks = json.loads(left(folder / "marks.json", LARGEST))
-        honest = len(marks["canary"]) == CANARY.count("@") and not any(passed for passed, _ in marks["canary"].values())
-        for question, checks in assignment.points.items():
-            outcomes = {check: marks.get(question, {}).get(check, [False, "it did not run"]) for check in checks}
+        canary = [case.name for case in checks(CANARY)[1]]
+        honest = all(marks.get(check, (True, ""))[0] is False for check in canary)
+        for question, points in assignment.points.items():
+            outcomes = {check: marks.get(check, (False, "it did not run")) for check in points}
             result.passed[question] = {check: passed is True for check, (passed, _) in outcomes.items()}
-            result.messages[question] = {check: explanation(message) for check, (_, message) in outcomes.items()}
+            result.messages[question] = {check: first_line(message) for check, (_, message) in outcomes.items()}
             for kind in ("NameError: ", "TimeoutError: "):
                 said = {text.removeprefix(kind) for text in result.messages[question].values() if text.startswith(kind)}
                 result.notes += [f"{question}: {text}" for text in sorted(said)]
@@ -386,11 +299,6 @@ def left(path: Path, most: int) -> str:
     return data.decode(errors="replace")
 
 
-def explanation(message: str) -> str:
-    """Otter's message without the line of the check that failed."""
-    return first_line(str(message).split("\n", 3)[-1]).removeprefix("Failed: ")
-
-
 def first_line(text: object) -> str:
     """Something short and harmless to print."""
     lines = str(text).strip().splitlines() or [""]
@@ -402,9 +310,9 @@ def report(name: str, result: Result, assignment: Assignment) -> str:
     lines = [f"# {name}", "", f"Assignment `{assignment.name}`.", ""]
     lines += [f"**By program: {result.total(assignment):g} of {assignment.possible:g} points.**", ""]
     lines += [f"- {note}" for note in result.notes] + [""] * bool(result.notes)
-    for question, checks in assignment.points.items():
-        lines += [f"## {question}: {result.mark(assignment, question):g} of {sum(checks.values()):g} points", ""]
-        for check, points in checks.items():
+    for question, worths in assignment.points.items():
+        lines += [f"## {question}: {result.mark(assignment, question):g} of {sum(worths.values()):g} points", ""]
+        for check, points in worths.items():
             passed = result.passed.get(question, {}).get(check, False)
             message = "" if passed else result.messages.get(question, {}).get(check, "")
             worth = f" ({points:g} point{'s' * (points != 1)})" if points else ""
@@ -460,7 +368,7 @@ def grade_folder(submissions: Path, assignment: Assignment, out: Path, *, confin
     refusals = [refusal(path, assignment) for path in paths]
     others = sorted({str(why) for why in refusals if isinstance(why, OfAnother)})
     if others and None not in refusals:
-        raise SystemExit(f"None of them can be graded: {'; '.join(others)}. Is it the right SEED?")
+        raise SystemExit(f"None of them can be graded: {'; '.join(others)}. Are they the right NAME and SEED?")
     if out.exists():  # it may hold marks that a person gave
         old = out.with_name(f"{out.name}-until-{time.strftime('%Y-%m-%d-%H%M%S')}")
         out.rename(old)
@@ -469,10 +377,7 @@ def grade_folder(submissions: Path, assignment: Assignment, out: Path, *, confin
     # with the mark by which spreadsheets know UTF-8
     with (out / "grades.csv").open("w", newline="", encoding="utf-8-sig") as file:
         table = csv.writer(file)
-        by_hand = [
-            f"{question} (by hand, of {sum(int(points) for _, points in rows if points.isdigit())})"
-            for question, rows in assignment.rubrics.items()
-        ]
+        by_hand = [f"{question} (by hand, of {points})" for question, points in assignment.by_hand.items()]
         table.writerow(["submission", *assignment.points, "by program", "of", *by_hand, "notes"])
         file.flush()
         for path in tqdm(paths, unit=" submissions"):
@@ -501,11 +406,12 @@ def grade_folder(submissions: Path, assignment: Assignment, out: Path, *, confin
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Grade a folder of submissions.")
+    add_name(parser)
     parser.add_argument("submissions", type=Path, help="a folder; every file below it is one submission")
-    parser.add_argument("--name", default="transition", help="the assignment")
     parser.add_argument("--seed", type=int, default=0, help="the seed that its students' variant was built with")
     parser.add_argument("--unconfined", action="store_true", help="grade where writing cannot be confined")
     given = parser.parse_args()
+    name = needed_name(parser, given)
     submissions = given.submissions.expanduser().resolve()
     if not submissions.is_dir():
         parser.error(f"{given.submissions} is not a folder")
@@ -514,9 +420,10 @@ def main() -> None:
             "this system cannot keep a submission from writing outside its folder (it takes Linux 5.13 with Landlock). "
             "Grade on a machine that holds nothing else, and add UNCONFINED=1"
         )
-    folder = HERE / "build" / f"{given.name}-{given.seed}"
+    folder = build_folder(name, given.seed)
     if not folder.exists():
-        parser.error(f"there is no {folder}. Is it the right SEED? If so, make coursework SEED={given.seed} builds it")
+        how = f"make coursework NAME={name} SEED={given.seed}"
+        parser.error(f"there is no {folder}. Are they the right NAME and SEED? If so, {how} builds it")
     out = submissions.with_name(f"{submissions.name}-grades")
     try:
         grade_folder(submissions, Assignment.read(folder), out, confined=not given.unconfined)

@@ -1,4 +1,4 @@
-"""Grade one submission with `otter run`, unable to write outside its folder: run.py FOLDER NOTEBOOK [--unconfined]."""
+"""Run one submission, unable to write outside its folder: run.py FOLDER [--unconfined]."""
 
 import json
 import resource
@@ -35,24 +35,17 @@ def keep_signals_inside() -> None:
     plumbing.get_restrict_self()(rules, 0)
 
 
-def main(folder: Path, notebook: str) -> None:
+def main(folder: Path) -> None:
     import nbformat
-    from otter.run import main as otter_run
+    from nbclient import NotebookClient
 
-    results = otter_run(
-        str(folder / notebook), autograder=str(folder / "autograder.zip"), output_dir=None, no_logo=True
-    )
-    if results.catastrophic_error:
-        raise results.catastrophic_error
-    marks = {
-        question: {result.test_case.name: [result.passed, result.message[:2000]] for result in test.test_case_results}
-        for question, test in results.results.items()
-    }
-    for cell in results.notebook.cells:
+    notebook = nbformat.read(folder / "prepared.ipynb", as_version=4)
+    resources = {"metadata": {"path": str(folder / "work")}}
+    NotebookClient(notebook, timeout=None, allow_errors=True, resources=resources).execute()
+    for cell in notebook.cells:
         if len(json.dumps(cell.get("outputs", []))) > OUTPUT:
             cell.outputs = [nbformat.v4.new_output("stream", text="(more than a megabyte of output was left out)")]
-    nbformat.write(results.notebook, folder / "executed.ipynb")
-    (folder / "marks.json").write_text(json.dumps(marks))
+    nbformat.write(notebook, folder / "executed.ipynb")
 
 
 if __name__ == "__main__":
@@ -61,4 +54,4 @@ if __name__ == "__main__":
     if "--unconfined" not in sys.argv:
         confine(folder)
     if "--probe" not in sys.argv:
-        main(folder, sys.argv[2])
+        main(folder)

@@ -1,86 +1,56 @@
-"""The assignment: what students get, and that every answer, good or bad, gets the marks that it should."""
+"""The programs for coursework, with a master of three small questions: what they build, refuse, and mark."""
 
 import copy
 import csv
-import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import assign
+import assignment as assignments
 import grade
 import nbformat
-import numpy as np
 import pytest
-import torch
-from nbclient import NotebookClient
+from assignment import Assignment
+from grading import answer, answered, code, insert, lost, with_points
 
-from lib import two_tokens
-
-NAME = "transition"
-ANSWERS = {
-    "q1": "listen",
-    "q2": "rates",
-    "q3": "antipodal_probability",
-    "q4": "simulate",
-    "q5": "layer",
-    "q7": "causal",
-}
-
-
-@pytest.fixture(scope="session")
-def builds(tmp_path_factory):
-    """The assignment with the numbers of two seeds, by seed."""
-    return {seed: assign.build(NAME, seed, tmp_path_factory.mktemp(NAME) / f"{seed}") for seed in (0, 1)}
-
-
-@pytest.fixture(scope="session")
-def assignment(builds):
-    return grade.Assignment.read(builds[0])
-
-
-@pytest.fixture(scope="session")
-def solution(builds):
-    return nbformat.read(builds[0] / "solution.ipynb", as_version=4)
-
-
-@pytest.fixture(scope="session")
-def student(builds):
-    return nbformat.read(builds[0] / f"{NAME}.ipynb", as_version=4)
-
+TINY = Path(__file__).with_name("tiny.md")
 
 # elsewhere than on Linux the marks can be tested all the same
 CONFINED = grade.can_confine()
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="Landlock is part of Linux; elsewhere make grade stops")
 
 
-def code(notebook):
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    return assign.build(TINY, 0, tmp_path_factory.mktemp("tiny") / "0")
 
 
-def answer(notebook, question):
-    """The cell of a question's answer."""
-    (cell,) = [cell for cell in code(notebook) if f"def {ANSWERS[question]}(" in cell.source]
-    return cell
+@pytest.fixture(scope="module")
+def assignment(build):
+    return Assignment.read(build)
 
 
-def names(source):
-    return set(re.findall(r"^(?:def )?(\w+)(?:\(| =)", source, re.MULTILINE))
+@pytest.fixture(scope="module")
+def solution(build):
+    return nbformat.read(build / "solution.ipynb", as_version=4)
+
+
+@pytest.fixture(scope="module")
+def student(build):
+    return nbformat.read(build / "tiny.ipynb", as_version=4)
 
 
 @pytest.fixture
 def submit(student, solution, assignment, tmp_path):
-    """A function that grades a student's notebook with the solution's answers to the program questions, but changed."""
+    """A function that grades a student's notebook with the solution's answers, but changed."""
 
     def submit(change):
-        notebook = copy.deepcopy(student)
-        for question in ANSWERS:
-            answer(notebook, question).source = answer(solution, question).source
+        notebook = answered(student, solution, ["times", "length"])
         change(notebook)
         path = tmp_path / "someone.ipynb"
         nbformat.write(notebook, path)
@@ -89,383 +59,319 @@ def submit(student, solution, assignment, tmp_path):
     return submit
 
 
-def lost(result, assignment):
-    """The checks with points that failed."""
-    return {
-        check
-        for question, checks in assignment.points.items()
-        for check, points in checks.items()
-        if points and not result.passed.get(question, {}).get(check)
-    }
+@pytest.fixture
+def masters(monkeypatch, tmp_path):
+    """A folder of masters instead of the book's: a function that fills it."""
+    folder = tmp_path / "masters"
+    folder.mkdir()
+    monkeypatch.setattr(assignments, "HERE", folder)
+
+    def masters(**texts):
+        for name, text in texts.items():
+            (folder / f"{name}.md").write_text(text)
+        return folder
+
+    return masters
+
+
+def call(main, monkeypatch, *arguments):
+    """Call a program with arguments: its exit status."""
+    monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
+    try:
+        main()
+    except SystemExit as end:
+        return end.code
+    return 0
 
 
 # --- What is built ---
 
 
-def test_half_of_the_points_are_marked_by_program(assignment):
-    by_hand = {
-        question: sum(int(points) for _, points in rows if points.isdigit())
-        for question, rows in assignment.rubrics.items()
+def test_a_seed_chooses_the_numbers_of_text_solution_and_checks(build, tmp_path):
+    factors = {seed: assign.variant(TINY, seed)["factor"] for seed in range(40)}
+    assert set(factors.values()) == {2, 3, 5, 7, 11}
+    other = next(seed for seed, factor in factors.items() if factor != factors[0])
+    for seed, folder in [(0, build), (other, assign.build(TINY, other, tmp_path / "other"))]:
+        notebook = nbformat.read(folder / "solution.ipynb", as_version=4)
+        assert f"Your factor is {factors[seed]}, and" in "".join(cell.source for cell in notebook.cells)
+        assert f"return {factors[seed]} * x" in answer(notebook, "times").source
+        assert f"times(1) is {factors[seed]}" in notebook.metadata["otter"]["tests"]["q1"]
+        assert notebook.metadata["otter"]["assignment_name"] == f"tiny-{seed}"
+
+
+def test_notebooks_are_the_same_to_the_byte_when_built_again(build, tmp_path):
+    again = assign.build(TINY, 0, tmp_path / "again")
+    for file in ("tiny.ipynb", "solution.ipynb", "rubric.md"):
+        assert (again / file).read_bytes() == (build / file).read_bytes()
+    ids = [cell.id for cell in nbformat.read(again / "tiny.ipynb", as_version=4).cells]
+    assert len(ids) == len(set(ids))
+
+
+def test_no_solution_and_no_hidden_check_is_in_the_file_for_students(build):
+    """What is hidden in the master, written out."""
+    secrets = ["this line is a part", "by Pythagoras", "test_values", "test_errors", "test_pythagoras",
+               "no ValueError for", "Rubric", "what a prime number is", "Model answer", "SOLUTION",
+               "import numpy"]  # fmt: skip
+    for file, there in [("tiny.ipynb", False), ("solution.ipynb", True)]:
+        text = (build / file).read_text()
+        assert [secret for secret in secrets if (secret in text) != there] == []
+    assert "test_zero" in (build / "tiny.ipynb").read_text()
+
+
+def test_students_see_how_many_hidden_checks_remain(student):
+    calls = [cell.source for cell in code(student) if cell.source.startswith("check(")]
+    assert calls == ['check("q1", hidden=2)', 'check("q2", hidden=1)']
+
+
+def test_points_and_rubric_are_those_of_the_master(build, assignment):
+    assert assignment.points == {
+        "q1": {"test_zero": 0, "test_values": 2, "test_errors": 1},
+        "q2": {"test_axis": 0, "test_pythagoras": 1},
     }
-    assert by_hand == {"q2_why": 4, "q6": 10, "q7_why": 10}
-    assert assignment.possible == sum(by_hand.values()) == 24
-    assert {question: sum(checks.values()) for question, checks in assignment.points.items()} == {
-        "q1": 3, "q2": 4, "q3": 5, "q4": 4, "q5": 4, "q7": 4,
+    assert assignment.possible == 4
+    assert assignment.rubrics["q3"][2] == ("(Says that 1 is prime)", "-1")
+    assert assignment.by_hand == {"q3": 2}
+    assert "## q3, 2 points" in (build / "rubric.md").read_text()
+
+
+HEADER = "---\nkernelspec:"
+REFUSED = [
+    (HEADER, "kernelspec:", "bad.md: it must begin with a header between two lines ---, with kernelspec and variants"),
+    ("variants:\n", "variations:\n", "bad.md: it must begin with a header"),
+    ("[2, 3, 5, 7, 11]", "[2, 3", "bad.md: its header is not YAML"),
+    ("  factor: [2, 3, 5, 7, 11]", "  [2, 3]", "bad.md: variants must be lists by name, got [2, 3]"),
+    ("[2, 3, 5, 7, 11]", "7", "bad.md: factor under variants must be a list that is not empty, got 7"),
+    ("[2, 3, 5, 7, 11]", "[]", "bad.md: factor under variants must be a list that is not empty, got []"),
+    ("{{ factor }} x.", "{{ faktor }} x.", "bad.md: Jinja cannot fill it in: 'faktor' is undefined"),
+    ("{{ factor }} x.", "{{ factor x.", "bad.md, line 46: Jinja cannot fill it in: expected token"),
+    ("{{ factor }} x.", "{{ math.sqrt(-1) }} x.", "bad.md: Jinja cannot fill it in: math domain error"),
+    ("name: {{ name }}", "name: tiny", "bad.md: the name under ASSIGNMENT CONFIG must be {{ name }}, got 'tiny'"),
+    ('{% include "check.py" %}', "grader = 1", 'bad.md: there must be a cell with {% include "check.py" %}'),
+    ("# BEGIN SOLUTION\n```", "```", "bad.md: Otter Assign cannot read it"),
+    ("name: q2", "name: q1", "bad.md: the name of a question must be one word that no other one has, got 'q1'"),
+    ("name: q2\n", "name: [\n", "bad.md: what is under # BEGIN QUESTION must be lines name: value, got 'name: ["),
+    ("name: q2\n", "", "bad.md: the name of a question must be one word that no other one has, got None"),
+    ("test_axis", "test_zero", "bad.md: the name of each check must be its own, and test_zero occurs twice"),
+    ("def test_axis(length)", "def test_axis(times)",
+     "bad.md: the name of each answer must be its own, and times occurs twice"),
+    ("points: 1\ncheck_cell", "points: one\ncheck_cell",
+     "bad.md, question q2: points must be an integer >= 1, got 'one'"),
+    ('hidden: true\npoints: 1\n""" # END TEST CONFIG\ndef test_pyth', 'points: 1\n""" # END TEST CONFIG\ndef test_pyth',
+     "bad.md, question q2: there must be a hidden check"),
+    ("def test_errors(times)", "def errors(times)",
+     "bad.md, question q1: the name of the check errors must begin with test_"),
+    ("def test_axis(length)", "def test_axis()", "bad.md, question q2: the check test_axis must take an answer"),
+    ("name: q1\npoints: 3", "name: q1\npoints: 4",
+     "bad.md, question q1: the public check test_zero must have no points"),
+    ('check("q2")', 'check("q7")', 'bad.md, question q2: there must be one cell with check("q2"), got 0'),
+    ("**Rubric** (q3, 2 points)", "**Rubric** (q3, two points)",
+     "bad.md, question q3: there must be **Rubric** (q3, 2 points)"),
+    ("prime number is | 1 |", "prime number is | 1.5 |",
+     "bad.md, question q3: a row of the rubric must be a criterion and an integer, got Says what a prime"),
+    ("prime number is | 1 |", "prime number is | 2 |", "bad.md, question q3: it has 2 points, and its rubric has 3"),
+    ("manual: true\n", "", "bad.md, question q3: there must be a public check"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "message"), REFUSED, ids=[message for *_, message in REFUSED])
+def test_a_master_that_breaks_its_contract_is_refused(old, new, message, tmp_path):
+    text = TINY.read_text()
+    assert old in text
+    (tmp_path / "bad.md").write_text(text.replace(old, new, 1))
+    with pytest.raises(assign.Refused) as refused:
+        assign.build(tmp_path / "bad.md", 0, tmp_path / "build")
+    assert str(refused.value).startswith(message)
+
+
+# --- The programs ---
+
+
+def test_from_the_master_to_the_table(masters, monkeypatch, tmp_path, capsys):
+    """Where there is one master, it needs no name."""
+    folder = masters(tiny=TINY.read_text())
+    assert call(assign.main, monkeypatch, "--seed", 3) == 0
+    built = folder / "build" / "tiny-3"
+    assert {path.name for path in built.iterdir()} == {"tiny.ipynb", "solution.ipynb", "rubric.md", "autograder.zip"}
+    assert "It has 4 of 4 points" in capsys.readouterr().out
+    (tmp_path / "course").mkdir()
+    (tmp_path / "course" / "ada.ipynb").write_bytes((built / "solution.ipynb").read_bytes())
+    unconfined = [] if CONFINED else ["--unconfined"]
+    assert call(grade.main, monkeypatch, tmp_path / "course", "--seed", 3, "--name", "tiny", *unconfined) == 0
+    with (tmp_path / "course-grades" / "grades.csv").open(encoding="utf-8-sig") as file:
+        (row,) = csv.DictReader(file)
+    assert row == {
+        "submission": "ada.ipynb", "q1": "3", "q2": "1", "by program": "4", "of": "4",
+        "q3 (by hand, of 2)": "", "notes": "",
     }  # fmt: skip
 
 
-def test_the_points_in_the_text_are_those_of_the_checks(student, assignment):
-    text = "\n".join(cell.source for cell in student.cells)
-    rows = re.findall(r"^\| (\d) \| .* \| ?(\d*) \| ?(\d*) \|$", text, re.MULTILINE)
-    by_program = {f"q{number}": int(points) for number, points, _ in rows if points}
-    assert by_program == {question: sum(checks.values()) for question, checks in assignment.points.items()}
-    assert sum(int(points) for _, _, points in rows if points) == 24
-    assert "48 points: 24 for code" in text
-
-
-def test_public_checks_carry_no_points_and_every_question_has_some(assignment, student):
-    for question, checks in assignment.points.items():
-        public = re.findall(r"def (test_\w+)", student.metadata["otter"]["tests"][question])
-        assert public
-        assert {check for check, points in checks.items() if not points} == set(public), question
-
-
-def test_students_see_how_many_hidden_checks_remain(student, assignment):
-    for question, checks in assignment.points.items():
-        hidden = sum(1 for points in checks.values() if points)
-        assert [cell.source for cell in code(student)].count(f'check("{question}", hidden={hidden})') == 1
-
-
-def test_no_solution_and_no_hidden_check_is_in_the_file_for_students(student, solution, builds):
-    text = (builds[0] / f"{NAME}.ipynb").read_text()
-    shown = {line.strip() for cell in student.cells for line in cell.source.splitlines()}
-    for cell in solution.cells:
-        if "SOLUTION" in cell.source or "**Rubric**" in cell.source or cell.source.startswith("**Model"):
-            answers = re.findall(r"# BEGIN SOLUTION\n(.*?)# END SOLUTION", cell.source, re.DOTALL) or [cell.source]
-            secret = {line.strip() for line in "\n".join(answers).splitlines() if len(line.strip()) > 25}
-            assert secret
-            assert not (secret & shown), secret & shown
-    hidden = [
-        check
-        for test in solution.metadata["otter"]["tests"].values()
-        for check in re.findall(r"hidden=True\)\s*def (test_\w+)", test)
-    ]
-    assert len(hidden) > 15
-    assert not [check for check in hidden if check in text]
-    assert "SOLUTION" not in text
-    assert not any(cell.get("outputs") for cell in student.cells)
-
-
-def test_names_are_unique_per_question(solution):
-    """A name that two questions define is graded at its later value."""
-    defined = [name for question in ANSWERS for name in names(answer(solution, question).source)]
-    assert len(defined) == len(set(defined))
-    assert {"listen", "rates", "critical_beta", "antipodal_probability", "simulate", "layer", "causal"} == set(defined)
-    tests = [
-        check for test in solution.metadata["otter"]["tests"].values() for check in re.findall(r"def (test_\w+)", test)
-    ]
-    assert len(tests) == len(set(tests))
-    assert not set(tests) & set(defined)
-
-
-def test_two_seeds_give_different_numbers_in_text_and_checks(builds):
-    def of(seed):
-        notebook = nbformat.read(builds[seed] / "solution.ipynb", as_version=4)
-        (numbers,) = [cell.source for cell in code(notebook) if cell.source.startswith("DIM, ALPHA, BETA, ANGLE")]
-        return (
-            numbers.splitlines()[0],
-            notebook.metadata["otter"]["tests"],
-            notebook.metadata["otter"]["assignment_name"],
-        )
-
-    (numbers, tests, name), (others, other_tests, other_name) = of(0), of(1)
-    assert numbers != others
-    assert (name, other_name) == ("transition-0", "transition-1")
-    for question in ("q1", "q2", "q3", "q4", "q5", "q7"):
-        assert tests[question] != other_tests[question]
-
-
-def test_many_seeds_give_many_variants_all_on_the_right_side_of_the_transition():
-    master = (assign.HERE / f"{NAME}.md").read_text()
-    variants = [assign.variant(master, seed) for seed in range(200)]
-    assert len({tuple(v.values()) for v in variants}) > 150
-    for v in variants:
-        edge = (np.arccosh(v["dim"] - 2) - v["alpha"]) / 2
-        assert 0.2 < edge < v["beta"] - 0.4  # question 6 needs a β below β*, question 3 one well above
-        assert np.cosh(v["other"]) > v["dim"] - 2 + 2  # the surprise of question 2
-
-
-# --- Right answers ---
-
-
-@pytest.fixture(scope="module")
-def of_solution(builds):
-    return {
-        seed: grade.grade(folder / "solution.ipynb", grade.Assignment.read(folder), confined=CONFINED)
-        for seed, folder in builds.items()
-    }
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_solution_has_full_marks_with_either_seed(of_solution, builds, seed):
-    result = of_solution[seed]
-    assert result.notes == []
-    assert result.total(grade.Assignment.read(builds[seed])) == 24
-
-
-def test_the_executed_solution_has_its_figures(of_solution):
-    executed = nbformat.reads(of_solution[0].executed, as_version=4)
-    figures = [output for cell in code(executed) for output in cell.outputs if "image/png" in output.get("data", {})]
-    assert len(figures) == 2
-
-
-def test_an_answer_for_another_seed_does_not_fit(builds):
-    result = grade.grade(builds[1] / "solution.ipynb", grade.Assignment.read(builds[0]))
-    assert result.notes == ["not graded: it belongs to transition-1, not to transition-0"]
-
-
-def test_an_untouched_notebook_has_no_marks_and_no_errors(builds, assignment):
-    result = grade.grade(builds[0] / f"{NAME}.ipynb", assignment, confined=CONFINED)
-    assert result.total(assignment) == 0
-    assert result.notes == []
-    executed = nbformat.reads(result.executed, as_version=4)
-    assert not [output for cell in code(executed) for output in cell.outputs if output.output_type == "error"]
-
-
-def run_as_students_do(notebook, folder):
-    """The notebook in a folder, executed as JupyterLab does it: what each check prints, by question."""
-    nbformat.write(notebook, folder / f"{NAME}.ipynb")
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
-    printed = {}
-    for cell in code(notebook):
-        if match := re.match(r'check\("(\w+)"', cell.source):
-            assert [output.output_type for output in cell.outputs] == ["stream"], cell.outputs
-            printed[match[1]] = cell.outputs[0].text
-    return printed
-
-
-def test_checks_say_how_many_passed_and_that_hidden_ones_remain(student, solution, tmp_path):
-    notebook = copy.deepcopy(student)
-    for question in ("q1", "q2"):
-        answer(notebook, question).source = answer(solution, question).source
-    answer(notebook, "q4").source = answer(solution, "q4").source.replace("return torch.tanh(u)", "return u")
-    printed = run_as_students_do(notebook, tmp_path)
-    assert printed["q1"] == (
-        "q1: 3 of 3 public checks passed.\n2 hidden checks remain; they call your functions with other inputs.\n"
+def test_a_solution_without_full_marks_is_not_built(masters, monkeypatch, capsys):
+    folder = masters(tiny=TINY.read_text().replace("return math.hypot(x, y)", "return math.hypott(x, y)"))
+    assert call(assign.main, monkeypatch) == 1
+    assert (
+        "The solution has 3 of 4: test_axis: AttributeError: module 'math' has no attribute 'hypott'"
+        in capsys.readouterr().err
     )
-    assert printed["q2"].startswith("q2: 2 of 2 public checks passed.\n4 hidden")
-    assert printed["q4"].startswith(
-        "q4: 0 of 2 public checks passed.\nThe first that failed says: cosines must be in [-1, 1]\n4"
-    )
-    for question in ("q3", "q5", "q7"):
-        assert re.fullmatch(
-            rf"{question}: 0 of \d public checks passed\.\nThe first that failed says: .+\n\d hidden checks remain.*\n",
-            printed[question],
-        ), printed[question]
+    assert not (folder / "build").exists()
 
 
-# --- The solution, against other truths: what it says of causal attention and of a self-bias ---
+@pytest.mark.parametrize("main", [assign.main, lambda: grade.main()], ids=["assign", "grade"])
+def test_the_name_is_one_of_the_masters(main, masters, monkeypatch, capsys):
+    masters(tiny=TINY.read_text(), second=TINY.read_text())
+    folder = [] if main is assign.main else ["."]
+    assert call(main, monkeypatch, *folder) == 2
+    assert "--name must be one of second, tiny" in capsys.readouterr().err
+    assert call(main, monkeypatch, *folder, "--name", "third") == 2
+    assert re.search("invalid choice: 'third' .*second.*tiny", capsys.readouterr().err)
 
 
-@pytest.fixture(scope="module")
-def functions(builds):
-    notebook = nbformat.read(builds[0] / "solution.ipynb", as_version=4)
-    space = {"np": np, "torch": torch}
-    for question in ANSWERS:
-        exec(answer(notebook, question).source, space)
-    return space
+@pytest.mark.parametrize(
+    ("main", "arguments", "message"),
+    [
+        (assign.main, ["--seed", "-1"], "--seed must be an integer >= 0, got -1"),
+        (grade.main, ["nowhere"], "nowhere is not a folder"),
+        (grade.main, [".", "--unconfined"], "make coursework NAME=tiny SEED=0 builds it"),
+        (grade.main, [".", "--seed", "x"], "invalid int value"),
+    ],
+)
+def test_wrong_arguments_are_named(main, arguments, message, masters, monkeypatch, capsys):
+    masters(tiny=TINY.read_text())
+    assert call(main, monkeypatch, *arguments) == 2
+    assert message in capsys.readouterr().err
 
 
-def one_layer(mask, c, beta, alpha, dim, h, count):
-    """The changes of the cosine in one layer, for many pairs."""
-    rng = torch.Generator().manual_seed(3)
-    x = torch.zeros(count, 2, dim, dtype=torch.float64)
-    x[:, 0, 0], x[:, 1, 0], x[:, 1, 1] = 1, c, (1 - c * c) ** 0.5
-    V = torch.randn(count, dim, dim, dtype=torch.float64, generator=rng)
-    logits = beta * x @ x.mT + alpha * torch.eye(2, dtype=x.dtype)
-    y = x + h**0.5 * torch.softmax(logits.masked_fill(mask, -torch.inf), -1) @ x @ V.mT
-    y = y / y.norm(dim=-1, keepdim=True)
-    return ((y[:, 0] * y[:, 1]).sum(-1) - c).numpy()
+@pytest.mark.parametrize("program", ["assign.py", "grade.py"])
+def test_the_programs_start_from_anywhere(program, tmp_path, environment):
+    command = [sys.executable, str(Path(assign.__file__).with_name(program)), "--name", "none"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "invalid choice: 'none'" in done.stderr
 
 
-@pytest.mark.parametrize("c", [-0.9, 0.2, 0.8])
-def test_the_coefficients_are_those_of_layers(functions, c):
-    """Mean and variance over 200,000 layers; 4.5 standard errors (false alarms below 1e-4) and a bias of order h."""
-    beta, alpha, dim, h, count = 0.8, -0.4, 6, 1e-3, 200_000
-    later = torch.ones(2, 2).triu(1).bool()
-    r, s = functions["listen"](c, beta, alpha)
-    symmetric = (1 - c * c) * (r * (dim - 2) - s * c), 2 * s * (1 - c * c) ** 2
-    for mask, (b, g2) in [(later, functions["causal"](c, beta, dim, alpha)), (torch.zeros(2, 2).bool(), symmetric)]:
-        change = one_layer(mask, c, beta, alpha, dim, h, count)
-        assert abs(change.mean() / h - b) < 4.5 * change.std() / h / count**0.5 + 20 * h
-        assert abs(change.var() / h / g2 - 1) < 4.5 * (2 / count) ** 0.5 + 30 * h
+def test_practice_writes_the_notebooks_that_are_not_there(masters, monkeypatch, student, tmp_path):
+    masters(tiny=TINY.read_text(), second=TINY.read_text(), third=TINY.read_text())
+    target = tmp_path / "practice"
+    target.mkdir()
+    (target / "second.ipynb").write_text("hours of work")
+    assert call(assign.main, monkeypatch, "--practice", target) == 0
+    assert sorted(path.name for path in target.iterdir()) == ["second.ipynb", "third.ipynb", "tiny.ipynb"]
+    assert nbformat.read(target / "tiny.ipynb", as_version=4) == student
+    assert (target / "second.ipynb").read_text() == "hours of work"
 
 
-def test_the_rate_at_plus_one_under_causal_attention(functions):
-    """The rubric's formula is the limit of b/(c - 1) - g²/2(1-c)² at c = 1."""
-    for beta, alpha, dim in [(0.5, 0.3, 4), (2.0, -1.0, 9)]:
-        p, eta = 1 / (1 + np.exp(-alpha)), 1e-6
-        b, g2 = functions["causal"](1 - eta, beta, dim, alpha)
-        assert -b / eta - g2 / (2 * eta**2) == pytest.approx(-((dim - 1) * (1 - p**2) + 2 * p**2), rel=1e-4)
+# --- Answers, right and wrong ---
 
 
-def test_without_a_bias_it_is_the_chapter(functions):
-    c = np.linspace(-0.95, 0.95, 9)
-    ours = functions["antipodal_probability"](c, 1.7, 5, 0.0)
-    assert np.allclose(ours, two_tokens.antipodal_probability(c, beta=1.7, dim=5), atol=5e-4)
-    assert functions["critical_beta"](7, 0.0) == pytest.approx(float(two_tokens.critical_beta(7)))
-    assert np.allclose(functions["rates"](1.1, 6, 0.0), two_tokens.exponents(beta=1.1, dim=6))
+def test_a_question_is_marked_where_its_check_is_called(submit, assignment):
+    """With what is defined by then, in however many cells; what comes later is for later questions."""
+
+    def change(notebook):
+        whole = answer(notebook, "times").source
+        answer(notebook, "times").source = "# below"
+        insert(notebook, "times = None", "length")
+        index = next(i for i, cell in enumerate(notebook.cells) if cell.source.startswith('check("q1"'))
+        notebook.cells[index].source = f"{whole}\n\n{notebook.cells[index].source}\nprint(times(1))"
+        answer(notebook, "length").source = "def length(x, y):\n    return x + y - (x == 3)"
+
+    result = submit(change)
+    assert result.notes == []
+    assert lost(result, assignment) == {"test_pythagoras"}
+    assert result.messages["q2"]["test_pythagoras"] == "the length of (3, 4) is 5, yours is 6"
+    printed = [output.text for cell in code(nbformat.reads(result.executed, as_version=4)) for output in cell.outputs]
+    assert printed[0].startswith("q1: 1 of 1 public checks passed.\n2 hidden checks remain; they call")
+    assert printed[1].startswith("q2: 1 of 1 public checks passed.\n1 hidden checks remain")  # and not what it hides
 
 
-# --- Other right answers than the solution's ---
-
-OTHERS = {
-    "q1": """
-def listen(c, beta, alpha):
-    for name, value in [("c", c), ("beta", beta), ("alpha", alpha)]:
-        if not np.isfinite(value).all():
-            raise ValueError(f"{name} is not finite")
-    if np.max(np.abs(c)) > 1:
-        raise ValueError("c is no cosine")
-    if np.min(beta) < 0:
-        raise ValueError("beta is negative")
-    p = 1 / (1 + np.exp(-np.asarray(beta) * (1 - np.asarray(c)) - np.asarray(alpha)))
-    return [2 * p * (1 - p), p**2 + (1 - p) ** 2]
-""",
-    "q2": """
-def rates(beta, dim, alpha):
-    cosh = np.cosh(np.array([alpha, 2 * beta + alpha]))
-    return -2 * (dim - 2 + cosh[0]) / (1 + cosh[0]), 2 * (dim - 2 - cosh[1]) / (1 + cosh[1])
+def test_an_answer_for_another_seed_does_not_fit(assignment, solution, tmp_path):
+    solution = copy.deepcopy(solution)
+    solution.metadata["otter"]["assignment_name"] = "tiny-1"
+    nbformat.write(solution, tmp_path / "a.ipynb")
+    result = grade.grade(tmp_path / "a.ipynb", assignment)
+    assert result.notes == ["not graded: it belongs to tiny-1, not to tiny-0"]
 
 
-def critical_beta(dim, alpha):
-    from scipy.optimize import brentq
+# --- Submissions that are odd, but honest ---
 
-    if dim == 2 or np.cosh(max(alpha, 0)) >= dim - 2:
-        return np.float64(0.0) if dim == 2 or alpha > 0 else np.array(-alpha / 2)
-    return brentq(lambda beta: np.cosh(2 * beta + alpha) - (dim - 2), max(0.0, -alpha / 2), 50.0)
-""",
-    "q3": """
-def antipodal_probability(c0, beta, dim, alpha):
-    from scipy.interpolate import CubicSpline
-
-    c0 = np.asarray(c0, dtype=float)
-    if (np.abs(c0) > 1).any() or np.isnan(c0).any():
-        raise ValueError("c0 must be in [-1, 1]")
-    if np.cosh(2 * beta + alpha) <= dim - 2:
-        return (c0 == -1) * 1.0
-    v = np.linspace(-16, 16, 4001)
-    spline = CubicSpline(v, 1 / np.cosh(beta * (1 - np.tanh(v)) + alpha)).antiderivative()
-    S = CubicSpline(v, np.exp(-(dim - 2) * (spline(v) - spline(0))) / np.cosh(v)).antiderivative()
-    u0 = np.arctanh(np.clip(c0, -1 + 1e-13, 1 - 1e-13)).clip(-16, 16)
-    return (S(16) - S(u0)) / (S(16) - S(-16))
-""",
-    "q4": """
-def simulate(c0, beta, dim, alpha, horizon, steps, generator):
-    noise = torch.randn(steps, *c0.shape, generator=generator, dtype=torch.float64) * (horizon / steps) ** 0.5
-    u = torch.arctanh(c0.clone())
-    for dB in noise:
-        s = 1 - 1 / (1 + torch.cosh(beta * (1 - torch.tanh(u)) + alpha))
-        u += ((1 - s) * (dim - 2) + s * torch.tanh(u)) * horizon / steps + (2 * s) ** 0.5 * dB
-    return u.tanh()
-""",
-    "q5": """
-def layer(x, V, beta, alpha, h):
-    x = x.clone()
-    logits = beta * torch.einsum("...id,...jd->...ij", x, x)
-    logits.diagonal(dim1=-2, dim2=-1).add_(alpha)
-    x += h**0.5 * torch.einsum("...de,...ij,...je->...id", V, logits.softmax(-1), x)
-    return torch.nn.functional.normalize(x, dim=-1)
-""",
-    "q7": """
-def causal(c, beta, dim, alpha):
-    q = 1 / (1 + np.exp(beta * (1 - c) + alpha))
-    along, across = q + (1 - q) * c, (1 - q) * np.sqrt(1 - c**2)
-    squares = 1 + along**2 + across**2
-    drift = along * (dim - 2 + c**2) - (dim - 1) * c * squares / 2
-    return np.array([drift, (1 - c**2) * (squares - 2 * c * along)])
-""",
+ODD = {
+    "folders": [
+        "%cd ..",
+        "import os\nos.makedirs('figures')\nos.chdir('figures')",
+        "open('a.txt', 'w').write('relative')\nassert open('a.txt').read() == 'relative'",
+        "import shutil, tempfile\nos.chdir(tempfile.mkdtemp())\nshutil.rmtree(os.getcwd())",
+    ],
+    "names": [
+        "%reset -f",
+        "import math, otter\ngrader = otter.Notebook('tiny (1).ipynb')",
+        "def check(question, hidden=0):\n    print(grader.check(question).test_case_results)",
+        "open = list = str = sum = results = pickle = json = 3",
+    ],
+    "magics and settings": [
+        "%load_ext autoreload\n%autoreload 2",
+        "%matplotlib inline",
+        "import matplotlib\nmatplotlib.use('svg')\nimport matplotlib.pyplot as plt\nplt.plot([1])\nplt.show()",
+        "%%writefile journal\nnotes",
+        "%%writefile marks.json\n[]",
+        "%%writefile helper.py\nY = 3",
+        "import helper\nassert helper.Y == 3",
+        "%%time\n1 + 1",
+        "!true",
+        "import os, sys\nos.environ.update(HOME='/nowhere', TMPDIR='/nowhere', PATH='', PYTHONPATH='/nowhere')",
+        "del os.environ['SUBMISSION_FOLDER']\nsys.path.clear()\nsys.argv[:] = ['x']\nos.umask(0o777)",
+        "import warnings, locale\nimport numpy as np\nwarnings.simplefilter('error')\nnp.seterr(all='raise')",
+        "locale.setlocale(locale.LC_ALL, 'C')\nimport random\nrandom.seed(0)",
+        "import gc, logging, signal\ngc.disable()\nlogging.disable()\nlogging.shutdown()\nsignal.alarm(0)",
+        "import io\nsys.stdout = io.StringIO()",
+    ],
 }
 
 
-def test_other_right_answers_have_full_marks(submit, assignment):
+@pytest.mark.parametrize("kind", ODD)
+def test_what_a_notebook_changes_around_itself_costs_no_marks(submit, assignment, kind):
     def change(notebook):
-        for question, source in OTHERS.items():
-            answer(notebook, question).source = source
+        for source in ODD[kind]:
+            insert(notebook, source, "times")
+        # and once more inside an answer, while a check runs
+        here = "    import os\n    os.chdir('/')\n    return math.hypot"
+        answer(notebook, "length").source = answer(notebook, "length").source.replace("    return math.hypot", here)
 
     result = submit(change)
     assert lost(result, assignment) == set(), result.messages
-    assert all(all(passed.values()) for passed in result.passed.values()), result.messages  # the public ones too
+    expected = {"names": {"check"}}.get(kind, set())  # the remark tells the truth, and costs nothing
+    assert {re.search("replaces (.+?);", note)[1] for note in result.notes} == expected, result.notes
 
 
-# --- Wrong answers: each loses exactly these checks ---
+def test_long_work_much_output_and_strange_metadata_cost_no_marks(submit, assignment, monkeypatch):
+    monkeypatch.setattr(grade, "CHECK_SECONDS", 6)
+    monkeypatch.setattr(grade, "GRACE_SECONDS", 2)
 
-WRONG = {
-    "the bias has the wrong sign": ("q1", "+ np.asarray(alpha)", "- np.asarray(alpha)", {"weights_by_softmax"}),
-    "half of r": ("q1", "r = 2 * e", "r = e", {"weights_by_softmax"}),
-    "no errors": ("q1", "if not np.all", "if False and np.all", {"errors"}),
-    "the chapter's weights": ("q1", " + np.asarray(alpha)", "", {"weights_by_softmax"}),
-    "plus has the wrong sign": ("q2", "plus = -2", "plus = 2", {"rate_plus"}),
-    "half the rate": ("q2", "minus = 2 *", "minus =", {"rate_minus"}),
-    "no case distinction": ("q2", "return max(0.0, (float(np.arccosh(dim - 2)) - alpha) / 2)",
-                            "return (float(np.arccosh(dim - 2)) - alpha) / 2", {"transition_in_special_cases"}),
-    "the public value": ("q2", "if dim < 3:", "return 1.2389\n    if dim < 3:",
-                         {"transition_with_a_bias", "transition_in_special_cases"}),
-    "the wrong end": ("q3", "1 - np.interp", "np.interp", {"values_with_a_bias", "laws", "poles_and_errors"}),
-    "half the exponent": ("q3", "- (dim - 2) * np.cumsum", "- 0.5 * (dim - 2) * np.cumsum", {"values_with_a_bias"}),
-    "the library's function": ("q3", "    c0 = np.asarray(c0, dtype=float)",
-                               "    return two_tokens.antipodal_probability(c0, beta=beta, dim=dim)",
-                               {"values_with_a_bias", "no_attraction"}),
-    "no test for attraction": ("q3", "if dim - 2 >= np.cosh(2 * beta + alpha):", "if False:", {"no_attraction"}),
-    "drift has the wrong sign": ("q4", "u + h *", "u - h *", {"drift", "martingale"}),
-    "half the variance": ("q4", "torch.sqrt(2 * s)", "torch.sqrt(s)", {"noise", "martingale"}),
-    "unseeded": ("q4", "generator=generator, ", "", {"seed"}),
-    "no bias": ("q4", " + alpha)", ")", {"drift", "noise", "martingale"}),
-    "frozen at the start": ("q4", "c = torch.tanh(u)", "c = c0", {"martingale"}),
-    "transposed": ("q5", "V.mT", "V", {"values"}),
-    "h for its root": ("q5", "h**0.5", "h", {"values"}),
-    "minus": ("q5", "x + h", "x - h", {"values"}),
-    "not normalised": ("q5", "y / y.norm(dim=-1, keepdim=True)", "y", {"values", "sphere_after_large_steps"}),
-    "the mask is transposed": ("q7", "q + p * c, 1 +", "p + q * c, 1 +", {"drift_of_vectors", "variance", "poles"}),
-    "no half": ("q7", "0.5 * (dim - 1)", "(dim - 1)", {"drift_of_vectors", "poles"}),
-    "plus for minus": ("q7", "squares - 2 * c", "squares + 2 * c", {"variance"}),
-    "symmetric attention": ("q7", "inner, squares = q + p * c, 1 + p**2 + q**2 + 2 * p * q * c",
-                            "inner, squares = 2 * p * q + (p**2 + q**2) * c, 2 * (p**2 + q**2 + 2 * p * q * c)",
-                            {"drift_of_vectors", "variance", "poles"}),
-}  # fmt: skip
-# One notebook can have one wrong answer to each question: the checks of a question do not use the answers to others,
-# but for the names that an answer itself uses.
-BY_QUESTION = {question: [title for title in WRONG if WRONG[title][0] == question] for question in ANSWERS}
-ROUNDS = list(itertools.zip_longest(*BY_QUESTION.values()))
+    def change(notebook):
+        insert(notebook, "check('q1')\n__import__('time').sleep(10)", "length")  # work after a check in its cell
+        insert(notebook, "for i in range(60):\n    print('x' * 1_000_000)", "length")
+        for cell, metadata in zip(
+            notebook.cells, ["x", None, [], {"tests": 3}, {"tests": [1, "../x"]}] * 10, strict=False
+        ):
+            cell.metadata["otter"] = metadata
+
+    result = submit(change)
+    assert result.notes == []
+    assert lost(result, assignment) == set()
+    assert "more than a megabyte of output was left out" in result.executed
 
 
-def test_every_question_has_wrong_answers():
-    assert all(len(titles) >= 3 for titles in BY_QUESTION.values())
+def test_deleted_and_replaced_cells_cost_only_their_own_marks(submit, assignment):
+    def change(notebook):
+        answer(notebook, "times").source = "def times(x):\n    return 0"
+        yes = "grader = 1\ncheck = lambda question, hidden: print('passed')"
+        insert(notebook, yes, "times")
+        notebook.metadata["otter"]["tests"] = {}
+        notebook.cells.remove(answer(notebook, "length"))
 
-
-@pytest.fixture(scope="module", params=range(len(ROUNDS)))
-def marked(request, student, solution, assignment, tmp_path_factory):
-    """Wrong answers, a round of them in one notebook."""
-    notebook = copy.deepcopy(student)
-    for question in ANSWERS:
-        answer(notebook, question).source = answer(solution, question).source
-    # the rates of question 2 are to be judged with the right weights, whatever stands in question 1
-    right = answer(solution, "q1").source.replace("def listen(", "def right_listen(")
-    answer(notebook, "q2").source = right + "\n\n" + answer(notebook, "q2").source.replace("listen(", "right_listen(")
-    for title in filter(None, ROUNDS[request.param]):
-        question, old, new, _ = WRONG[title]
-        cell = answer(notebook, question)
-        assert old in cell.source, (title, old)
-        cell.source = cell.source.replace(old, new)
-    path = tmp_path_factory.mktemp("wrong") / "someone.ipynb"
-    nbformat.write(notebook, path)
-    return request.param, grade.grade(path, assignment, confined=CONFINED)
-
-
-def test_wrong_answers_lose_exactly_their_marks(marked, assignment):
-    turn, result = marked
-    expected = {f"test_{check}" for title in filter(None, ROUNDS[turn]) for check in WRONG[title][3]}
-    assert lost(result, assignment) == expected, result.messages
+    result = submit(change)
+    assert lost(result, assignment) == with_points(assignment, "q1", "q2")
+    assert result.passed["q1"]["test_zero"]  # by the original check, for what it is worth
+    assert result.notes[0] == "q2: length is not there: its cell was deleted, or did not run"
+    assert sum("replaces" in note for note in result.notes) == 2
+    assert len(result.notes) == 3
 
 
 # --- Submissions that are broken, or up to no good ---
@@ -479,35 +385,28 @@ def short(monkeypatch):
     monkeypatch.setattr(grade, "GRACE_SECONDS", 3)
 
 
-def insert(notebook, source, before="q3"):
-    index = notebook.cells.index(answer(notebook, before))
-    notebook.cells.insert(index, nbformat.v4.new_code_cell(source))
-
-
 def test_what_runs_for_ever_costs_only_its_own_marks(submit, assignment, short):
     def change(notebook):
-        insert(notebook, "while True:\n    pass")
-        insert(notebook, "__import__('time').sleep(1e6)")
-        loop = "    while True:\n        try:\n            c = c\n        except Exception:\n            pass"
-        answer(notebook, "q7").source = f"def causal(c, beta, dim, alpha):\n{loop}"
+        insert(notebook, "while True:\n    pass", "times")
+        insert(notebook, "__import__('time').sleep(1e6)", "times")
+        loop = "    while True:\n        try:\n            x = x\n        except Exception:\n            pass"
+        answer(notebook, "length").source = f"def length(x, y):\n{loop}"
 
     result = submit(change)
-    assert lost(result, assignment) == {check for check, points in assignment.points["q7"].items() if points}
+    assert lost(result, assignment) == with_points(assignment, "q2")
     cells = [
         note
         for note in result.notes
         if re.fullmatch(r"cell \d+ raised TimeoutError: it ran for more than 8 seconds", note)
     ]
     assert len(cells) == 2
-    assert result.notes[0] == "q7: it ran for more than 6 seconds"
+    assert "q2: it ran for more than 6 seconds" in result.notes
 
 
 def test_what_does_not_heed_errors_is_ended_and_left_out(submit, assignment, short):
     def change(notebook):
-        insert(
-            notebook,
-            "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass",
-        )
+        loop = "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass"
+        insert(notebook, loop, "times")
 
     result = submit(change)
     assert lost(result, assignment) == set()
@@ -519,55 +418,32 @@ def test_crashes_cost_only_their_own_marks(submit, assignment):
 
     def change(notebook):
         for source in ("import os\nos._exit(3)", "import ctypes\nctypes.string_at(0)", "exit()", "raise SystemExit"):
-            insert(notebook, source)
-        answer(notebook, "q5").source = "def layer(x, V, beta, alpha, h):\n    import sys\n    sys.exit()"
+            insert(notebook, source, "times")
+        answer(notebook, "length").source = "def length(x, y):\n    import sys\n    sys.exit()"
 
     result = submit(change)
-    assert lost(result, assignment) == {check for check, points in assignment.points["q5"].items() if points}
+    assert lost(result, assignment) == with_points(assignment, "q2")
     assert sum("was stopped: it ended the program that ran it" in note for note in result.notes) == 2
 
 
 def test_too_much_memory(submit, assignment, monkeypatch):
-    monkeypatch.setattr(grade, "MEMORY", 2 * 2**30)
-    result = submit(lambda notebook: insert(notebook, "big = []\nwhile True:\n    big.append(bytearray(2**24))"))
+    monkeypatch.setattr(grade, "MEMORY", 2**30)
+    result = submit(
+        lambda notebook: insert(notebook, "big = []\nwhile True:\n    big.append(bytearray(2**24))", "times")
+    )
     assert lost(result, assignment) == set()
-    assert any("was stopped: it used more than 2 GiB of memory" in note for note in result.notes)
-
-
-def test_a_deleted_cell_costs_only_its_own_marks(submit, assignment):
-    def change(notebook):
-        notebook.cells.remove(answer(notebook, "q4"))
-
-    result = submit(change)
-    assert lost(result, assignment) == {check for check, points in assignment.points["q4"].items() if points}
-    assert result.notes == ["q4: simulate is not there: its cell was deleted, or did not run"]
-
-
-def test_overwritten_checks_change_nothing(submit, assignment):
-    def change(notebook):
-        answer(notebook, "q1").source = "def listen(c, beta, alpha):\n    return 1, 1"
-        insert(
-            notebook,
-            "class Yes:\n    def check(self, name):\n        return 'passed'\ngrader = Yes()\ncheck = print",
-            "q1",
-        )
-        notebook.metadata["otter"]["tests"] = {}
-
-    result = submit(change)
-    # question 2 calls the function of question 1
-    assert lost(result, assignment) == {"test_weights_by_softmax", "test_errors", "test_rate_plus", "test_rate_minus"}
-    assert sum("replaces" in note for note in result.notes) == 2
+    assert any("was stopped: it used more than 1 GiB of memory" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(
     "tampering",
     [
         "import otter.test_files as t\nt.test_case.call_func = lambda self, env: None",
-        "np.allclose = np.isclose = torch.allclose = lambda *a, **k: True",
+        "import numpy as np, torch\nnp.allclose = np.isclose = torch.allclose = lambda *a, **k: True",
     ],
 )
 def test_tampered_checks_are_noticed(submit, assignment, tampering):
-    result = submit(lambda notebook: insert(notebook, tampering, "q1"))
+    result = submit(lambda notebook: insert(notebook, tampering, "times"))
     assert result.total(assignment) == 0
     assert "tampered" in result.notes[0]
 
@@ -587,16 +463,17 @@ def test_nothing_is_written_outside_and_nothing_goes_on_running(submit, assignme
             for line in (
                 f"open({str(place)!r}, 'w').write('x')",
                 f"__import__('os').system('touch {place}')",
-                f"torch.save(torch.zeros(1), {str(place)!r})",
+                f"__import__('numpy').save({str(place)!r}, [1])",
                 f"__import__('os').mkdir({str(place)!r})",
             )
         )
         insert(
             notebook,
             f"{tries}\n__import__('os').system('rm -f {victim}')\n__import__('os').system('echo no > {victim}')",
+            "times",
         )
-        insert(notebook, "open('inside', 'w').write('this is allowed')\nassert open('inside').read()")
-        insert(notebook, f"import subprocess\nsubprocess.Popen(['sleep', {stamp!r}], start_new_session=True)")
+        insert(notebook, "open('inside', 'w').write('this is allowed')\nassert open('inside').read()", "times")
+        insert(notebook, f"import subprocess\nsubprocess.Popen(['sleep', {stamp!r}], start_new_session=True)", "times")
 
     result = submit(change)
     assert stamp not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
@@ -604,26 +481,6 @@ def test_nothing_is_written_outside_and_nothing_goes_on_running(submit, assignme
     assert victim.read_text() == "here"
     assert result.notes == []
     assert lost(result, assignment) == set()
-
-
-def test_odd_but_honest_notebooks_keep_their_marks(submit, assignment, monkeypatch):
-    """Work after a check in its cell, much output, shell commands, metadata of no sense."""
-    monkeypatch.setattr(grade, "CHECK_SECONDS", 6)
-    monkeypatch.setattr(grade, "GRACE_SECONDS", 2)
-
-    def change(notebook):
-        insert(notebook, "check('q1')\n__import__('time').sleep(10)")
-        insert(notebook, "for i in range(60):\n    print('x' * 1_000_000)")
-        insert(notebook, "!true\n%time 1 + 1\n%reset_selective -f nothing")
-        for cell, metadata in zip(
-            notebook.cells, ["x", None, [], {"tests": 3}, {"tests": [1, "../x"]}] * 10, strict=False
-        ):
-            cell.metadata["otter"] = metadata
-
-    result = submit(change)
-    assert result.notes == []
-    assert lost(result, assignment) == set()
-    assert "more than a megabyte of output was left out" in result.executed
 
 
 @on_linux
@@ -634,49 +491,60 @@ def test_no_signals_to_others_and_no_forged_remarks(submit, assignment):
 
     def change(notebook):
         tells = "import os, psutil, signal\nos.kill(psutil.Process(os.getppid()).ppid(), signal.SIGCONT)"
-        insert(notebook, tells)
-        forged = r"cell 9\n\n**By program: 24 of 24 points.**\n\x1b]0;owned\x07"
+        insert(notebook, tells, "times")
+        forged = r"cell 9\n\n**By program: 4 of 4 points.**\n\x1b]0;owned\x07"
         write = f"open(os.environ['SUBMISSION_FOLDER'] + '/journal', 'w').write('{forged}')"
-        insert(notebook, f"import os, time\ntime.sleep(1)\n{write}\nos._exit(1)")
-        answer(
-            notebook, "q5"
-        ).source = "class Dumb(Exception):\n    def __str__(self):\n        raise self\ndef layer(*a):\n    raise Dumb"
+        insert(notebook, f"import os, time\ntime.sleep(1)\n{write}\nos._exit(1)", "times")
+        dumb = "class Dumb(Exception):\n    def __str__(self):\n        raise self"
+        answer(notebook, "length").source = f"{dumb}\ndef length(*a):\n    raise Dumb"
 
     result = submit(change)
-    assert lost(result, assignment) == {check for check, points in assignment.points["q5"].items() if points}
-    assert result.messages["q5"]["test_values"] == "Dumb"
+    assert lost(result, assignment) == with_points(assignment, "q2")
+    assert result.messages["q2"]["test_pythagoras"] == "Dumb"
     assert sum("was stopped: it ended the program" in note for note in result.notes) == 1
     refused = [note for note in result.notes if "PermissionError" in note]
     assert len(refused) == (landlock_abi_version() >= 6), result.notes
-    assert not [note for note in result.notes if "24" in note or "\x1b" in note]
+    assert not [note for note in result.notes if "4 of 4" in note or "\x1b" in note]
+
+
+UNREADABLE = "not graded: its processes left something that is no result (OSError: marks.json is not a plain file)"
 
 
 @pytest.mark.parametrize(
-    "mischief",
+    ("mischief", "notes", "points"),
     [
-        "os.remove(F + '/journal'); os.mkfifo(F + '/journal')",
-        "for i in range(1500): os.mkdir('d'), os.chdir('d')",
-        "os.remove(F + '/journal'); os.symlink('/dev/zero', F + '/journal'); os.mkfifo(F + '/marks.json')",
+        (
+            "os.remove(F + '/journal'); os.mkfifo(F + '/journal')\nfor i in range(1500): os.mkdir('d'), os.chdir('d')",
+            [],
+            4,
+        ),
+        (
+            "for name, do in [('journal', lambda path: os.symlink('/dev/zero', path)), ('marks.json', os.mkfifo)]:\n"
+            "    os.remove(f'{F}/{name}')\n    do(f'{F}/{name}')",
+            [UNREADABLE],
+            0,
+        ),
     ],
 )
-def test_mischief_with_the_files_of_the_grader_ends(submit, assignment, mischief, monkeypatch, tmp_path_factory):
-    monkeypatch.setattr(grade, "TOTAL_SECONDS", 25)
+def test_mischief_with_the_files_of_the_grader_ends(
+    submit, assignment, mischief, notes, points, monkeypatch, tmp_path_factory
+):
     scratch = tmp_path_factory.mktemp("scratch")
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    began = time.monotonic()
-    result = submit(lambda notebook: insert(notebook, f"import os\nF = os.environ['SUBMISSION_FOLDER']\n{mischief}"))
-    assert time.monotonic() - began < 120
+    source = f"import os\nF = os.environ['SUBMISSION_FOLDER']\n{mischief}"
+    result = submit(lambda notebook: insert(notebook, source, "times"))
+    assert result.notes == notes
+    assert result.total(assignment) == points
     assert list(scratch.iterdir()) == []
-    assert result.notes or result.total(assignment) == 24  # it is said why, or nothing was lost
 
 
 # --- A folder of them ---
 
 
-def test_a_notebook_of_an_older_format_or_with_a_mark_in_front_is_read(builds, assignment, tmp_path):
+def test_a_notebook_of_an_older_format_or_with_a_mark_in_front_is_read(build, assignment, tmp_path):
     path = tmp_path / "a.ipynb"
-    path.write_bytes(b"\xef\xbb\xbf" + (builds[0] / f"{NAME}.ipynb").read_bytes())
-    assert len(grade.read(path, assignment).cells) > 20
+    path.write_bytes(b"\xef\xbb\xbf" + (build / "tiny.ipynb").read_bytes())
+    assert len(grade.read(path, assignment).cells) > 10
     cell = {"cell_type": "code", "input": "1", "language": "python", "outputs": [], "metadata": {}, "collapsed": False}
     old = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": [cell], "metadata": {}}]}
     path.write_text(json.dumps(old))
@@ -684,11 +552,11 @@ def test_a_notebook_of_an_older_format_or_with_a_mark_in_front_is_read(builds, a
 
 
 @pytest.fixture(scope="module")
-def folder(builds, assignment, tmp_path_factory):
+def folder(build, assignment, tmp_path_factory):
     """A folder graded with the program, as make does it."""
     place = tmp_path_factory.mktemp("course") / "handed in"
     (place / "ada_12").mkdir(parents=True)
-    (place / "ada_12" / "transition.ipynb").write_text((builds[0] / f"{NAME}.ipynb").read_text())
+    (place / "ada_12" / "tiny.ipynb").write_text((build / "tiny.ipynb").read_text())
     (place / "bob.ipynb").write_text("not JSON")
     (place / "cem.ipynb").write_text('{"a": 1}')
     (place / "dan.pdf").write_bytes(b"%PDF")
@@ -709,7 +577,7 @@ def folder(builds, assignment, tmp_path_factory):
 def test_every_file_has_a_line(folder):
     with (folder / "grades.csv").open(encoding="utf-8-sig") as file:
         rows = {row["submission"]: row for row in csv.DictReader(file)}
-    stems = ["'=eve", "ada_12/transition", "bob", "cem", "fay", "gus", "hal", "jo"]
+    stems = ["'=eve", "ada_12/tiny", "bob", "cem", "fay", "gus", "hal", "jo"]
     assert set(rows) == {
         *(f"{stem}.ipynb" for stem in stems),
         "dan.pdf",
@@ -717,7 +585,7 @@ def test_every_file_has_a_line(folder):
         "i" * 200,
     }
     assert {row["by program"] for row in rows.values()} == {"0"}
-    assert rows["ada_12/transition.ipynb"]["notes"] == ""
+    assert rows["ada_12/tiny.ipynb"]["notes"] == ""
     assert "not in .ipynb" in rows["dan.pdf"]["notes"]
     for name in ("bob.ipynb", "cem.ipynb", "'=eve.ipynb", "hal.ipynb", "jo.ipynb"):
         assert "it is not a notebook, whatever its name" in rows[name]["notes"], name
@@ -726,11 +594,13 @@ def test_every_file_has_a_line(folder):
 
 
 def test_every_submission_has_a_report_with_room_for_marks_by_hand(folder):
-    text = (folder / "reports" / "ada_12" / "transition.ipynb.md").read_text(encoding="utf-8")
-    assert "**By program: 0 of 24 points.**" in text
-    assert "- [ ] weights by softmax (2 points): `" in text
-    assert "**q7_why**\n\n| criterion | points | given |" in text
-    executed = nbformat.read(folder / "executed" / "ada_12" / "transition.ipynb", as_version=4)
+    text = (folder / "reports" / "ada_12" / "tiny.ipynb.md").read_text(encoding="utf-8")
+    assert "**By program: 0 of 4 points.**" in text
+    assert "- [ ] values (2 points): `" in text
+    assert "**q3**\n\n| criterion | points | given |" in text
+    executed = nbformat.read(folder / "executed" / "ada_12" / "tiny.ipynb", as_version=4)
+    outputs = [output for cell in code(executed) for output in cell.outputs]
+    assert {output.output_type for output in outputs} == {"stream"}  # an untouched notebook runs without errors
     assert any("Type your answer here" in cell.source for cell in executed.cells)  # the written answers are there, too
     assert (folder / "reports" / "dan.pdf.md").exists()
 
@@ -748,30 +618,16 @@ def test_results_are_never_overwritten(assignment, tmp_path):
     assert (former / "reports" / "a.pdf.md").read_text() == "marks by hand"
 
 
-def test_the_wrong_seed_is_noticed_before_anything_is_written(builds, assignment, tmp_path):
+def test_the_wrong_seed_is_noticed_before_anything_is_written(solution, assignment, tmp_path):
+    solution = copy.deepcopy(solution)
+    solution.metadata["otter"]["assignment_name"] = "tiny-1"
     place = tmp_path / "course"
     place.mkdir()
-    (place / "a.ipynb").write_text((builds[1] / f"{NAME}.ipynb").read_text())
+    nbformat.write(solution, place / "a.ipynb")
     (place / "b.pdf").write_text("")
-    with pytest.raises(SystemExit, match="belongs to transition-1, not to transition-0"):
+    with pytest.raises(SystemExit, match="belongs to tiny-1, not to tiny-0"):
         grade.grade_folder(place, assignment, tmp_path / "grades")
     assert not (tmp_path / "grades").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere"], "nowhere is not a folder"),
-        (["."], "there is no"),
-        ([".", "--seed", "x"], "invalid int value"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, message, tmp_path, environment):
-    program = [sys.executable, str(assign.HERE / "grade.py"), "--seed", "987654"]
-    done = subprocess.run(program + arguments, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_file_whose_folder_may_not_be_entered_stops_nobody(assignment, tmp_path, monkeypatch):
@@ -780,13 +636,3 @@ def test_a_file_whose_folder_may_not_be_entered_stops_nobody(assignment, tmp_pat
 
     monkeypatch.setattr(Path, "is_file", refuse)  # root may enter every folder
     assert str(grade.refusal(tmp_path / "a.ipynb", assignment)) == "it cannot be opened (Permission denied)"
-
-
-def test_practice_gives_the_numbers_of_seed_0_and_leaves_work_alone(student, tmp_path):
-    target = tmp_path / "transition.ipynb"
-    assign.practice(NAME, target)
-    written = nbformat.read(target, as_version=4)
-    assert [cell.source for cell in written.cells] == [cell.source for cell in student.cells]
-    target.write_text("hours of work")
-    assign.practice(NAME, target)
-    assert target.read_text() == "hours of work"
