@@ -55,10 +55,10 @@ UPGRADE =
 export SUBMISSIONS
 
 coursework: setup
-	$(RUN) python coursework/assign.py --name "$(NAME)" --seed "$(SEED)"
+	$(RUN) python coursework/assign.py $(if $(NAME),--name "$(NAME)") --seed "$(SEED)"
 
 grade: submissions-named setup
-	$(RUN) python coursework/grade.py "$$SUBMISSIONS" --name "$(NAME)" --seed "$(SEED)" $(if $(UNCONFINED),--unconfined)
+	$(RUN) python coursework/grade.py "$$SUBMISSIONS" $(if $(NAME),--name "$(NAME)") --seed "$(SEED)" $(if $(UNCONFINED),--unconfined)
 
 submissions-named:
 	@test -n "$$SUBMISSIONS" || { echo "Which submissions? make grade SUBMISSIONS=folder SEED=..."; exit 1; }

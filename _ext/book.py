@@ -58,12 +58,12 @@ def number_cells(app, exception):
             nbformat.write(notebook, path)
 
 
-def offer_assignment(app, exception):
-    """The notebook that chapters/coursework.md offers for download."""
+def offer_assignments(app, exception):
+    """The notebooks to practise with that chapters/coursework.md offers for download."""
     if exception is None and app.builder.format == "html" and "BOOK_PAGE" not in os.environ:
-        target = Path(app.outdir) / "coursework" / "transition.ipynb"
-        target.parent.mkdir(exist_ok=True)
-        target.unlink(missing_ok=True)
+        target = Path(app.outdir) / "coursework"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
         program = Path(app.srcdir) / "coursework" / "assign.py"
         subprocess.run([sys.executable, program, "--practice", target], check=True)
 
@@ -88,5 +88,5 @@ def setup(app):
     app.connect("html-page-context", mend_ids)
     app.connect("build-finished", copy_mathjax)
     app.connect("build-finished", number_cells)
-    app.connect("build-finished", offer_assignment)
+    app.connect("build-finished", offer_assignments)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
