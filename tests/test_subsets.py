@@ -1112,10 +1112,10 @@ def compiled():
 
 kernels.compile_all()
 before = compiled()
-base, k = torch.randn(6, 5, dtype=torch.float64), torch.tensor([[2, 3]]).T
+base = torch.randn(6, 5, dtype=torch.float64)
 for theta in (base.T[:, :4], base[::2, ::2][:2], base[0, :4].expand(2, 4), base[:2, :4].float(), base[:0, :4], base[0]):
     theta, n = theta.detach().requires_grad_(), theta.shape[-1]
-    weights = torch.arange(3 * n).reshape(3, n)[::2].int() if theta.ndim == 2 and len(theta) == 2 else torch.arange(n)
+    weights = torch.arange(2 * n).reshape(n, 2).T if theta.shape[:-1] == (2,) else torch.arange(2 * n)[::2].int()
     for regularizer in REGULARIZERS:
         for choice in (TopK(theta, 2, regularizer=regularizer), Knapsack(theta, weights, 4, regularizer=regularizer)):
             v = torch.ones(2 * n, dtype=theta.dtype)[::2].expand_as(theta)
