@@ -65,9 +65,9 @@ FAULTS = {
         "test_the_product_in_the_cold",
     ),
     "an array keeps the order of its memory": (
-        "subsets.py",
-        '.reshape(batch.numel(), *event), order="C")',
-        ".reshape(batch.numel(), *event))",
+        "_validate.py",
+        ".contiguous().numpy()",
+        ".numpy()",
         "test_nothing_is_left_to_compile",
     ),
     "λ is looked for beside 0": (
