@@ -7,6 +7,7 @@
 """
 
 import argparse
+import functools
 import importlib.util
 import os
 import statistics
@@ -47,10 +48,14 @@ def case(n, budget, batch, exactly):
 # ---- the contenders: each returns the product ----
 
 
+def problem_of(theta, weights, budget, exactly, regularizer="shannon", gamma=1.0):
+    if exactly:
+        return kernels.ExactlyK(theta, budget, gamma=gamma, regularizer=regularizer)
+    return kernels.AtMost(theta, weights, budget, gamma=gamma, regularizer=regularizer)
+
+
 def kernel(theta, weights, budget, v, exactly, regularizer="shannon"):
-    options = {"gamma": 1.0, "regularizer": regularizer, "exactly": exactly}
-    solution = kernels.marginals(theta, weights, budget, **options)
-    return kernels.hessian_product(theta, weights, budget, v, solution, **options)
+    return problem_of(theta, weights, budget, exactly, regularizer).hessian_product(v)
 
 
 def layer(theta, weights, budget, v, exactly, regularizer="shannon"):
@@ -166,6 +171,22 @@ def sparse(cases):
         say(*row)
 
 
+def cold(cases):
+    """Low temperatures, down to those of the table, and the entropy, which for a knapsack always takes the table."""
+    print("\nBy temperature: marginals, VJP and entropy with its gradient, in ms\n")
+    say("Shannon", "gamma", "table", "marginals", "VJP", "entropy")
+    say(*["---"] * 6)
+    for n, budget, exactly in progress.progress(cases, unit="case"):
+        theta, weights, budgets, v = case(n, budget, 1, exactly)
+        for gamma in (1.0, 1e-2, 1e-5):
+            build = functools.partial(problem_of, theta, weights, budgets, exactly, gamma=gamma)
+            solved = build()
+            times = [median_time(lambda build=build: build().marginals)]
+            times += [median_time(solved.hessian_product, v), median_time(solved.entropy)]
+            name = f"n = {n}, {'k' if exactly else 'C'} = {budget}"
+            say(name, f"{gamma:g}", str(solved.solution.tabled.any()), *(f"{1e3 * seconds:.1f}" for seconds in times))
+
+
 def growth():
     print("\nGrowth of the cost: marginals + VJP\n")
     say("top-k", "k = 10", "k = n/2", "per item")
@@ -195,11 +216,10 @@ def roofline():
     a, b, out = RNG.normal(size=(3, width))
     access = median_time(triad, a, b, out, 1000) / (3 * 1000 * width)
     problem = case(n, width, 1, False)
-    options = {"gamma": 1.0, "regularizer": "shannon", "exactly": False}
     theta, weights, budget, v = problem
-    solution = kernels.marginals(theta, weights, budget, **options)
-    first = median_time(lambda: kernels.marginals(theta, weights, budget, **options)) / (n * width)
-    second = median_time(lambda: kernels.hessian_product(theta, weights, budget, v, solution, **options)) / (n * width)
+    solved = problem_of(theta, weights, budget, False)
+    first = median_time(lambda: problem_of(theta, weights, budget, False).marginals) / (n * width)
+    second = median_time(solved.hessian_product, v) / (n * width)
     # what a row needs: cells from C - (the weight of later items) on; the heaviest items come first
     later = np.concatenate([np.cumsum(np.sort(weights[0]))[::-1][1:], [0]])
     share = np.clip((later + 1) / (width + 1), 0, 1).mean()
@@ -303,6 +323,7 @@ def main():
     knapsacks = [(n, 1000, batch) for n in (50, 200, 1000) for batch in (1, 32)]
     against_naive_code(knapsacks[:3] if quick else [*knapsacks, (1000, 5000, 1)], False, "Shannon knapsack")
     small = [(50, 1000, False), (200, 1000, False), (1000, 500, True)]
+    cold([(200, 1000, False), (1000, 100, True)] + ([] if quick else [(1000, 5000, False), (200_000, 1000, True)]))
     sparse(small if quick else [*small, (1000, 1000, False), (1000, 5000, False)])
     if not quick:
         growth()

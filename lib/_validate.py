@@ -89,8 +89,7 @@ def floating(name: str, x, *, trailing: str) -> torch.Tensor:
     """A finite float32 or float64 tensor with at least the trailing dimensions named, as in ``"(..., N, d)"``."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name} must be a torch tensor of shape {trailing}, got {type(x).__name__}")
-    if x.layout is not torch.strided or x.is_nested or x.is_meta:
-        raise TypeError(f"{name} must be a dense tensor with data, got {x.layout} on {x.device}")
+    dense(name, x)
     if x.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name} must be float32 or float64, got {x.dtype}")
     if x.ndim < trailing.count(","):
@@ -98,6 +97,29 @@ def floating(name: str, x, *, trailing: str) -> torch.Tensor:
     if not torch.isfinite(x).all():
         raise ValueError(f"{name} must be finite, got NaN or inf")
     return x
+
+
+def dense(name: str, x: torch.Tensor) -> None:
+    """A tensor whose numbers lie in the memory."""
+    if x.layout is not torch.strided or x.is_nested or x.is_meta:
+        raise TypeError(f"{name} must be a dense tensor with data, got {x.layout} on {x.device}")
+
+
+def read(name: str, x: torch.Tensor) -> np.ndarray:
+    """A tensor as a C-contiguous float64 array, for code outside torch, where nothing that watches torch can follow."""
+    if torch.jit.is_tracing():
+        raise RuntimeError(
+            f"{name} cannot be traced: TopK and Knapsack are computed outside torch, and torch.jit.trace would keep "
+            "the answer for these numbers; call them where nothing is traced"
+        )
+    try:
+        return x.detach().to("cpu", torch.float64).contiguous().numpy()
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"{name} cannot be read in torch.func (vmap, grad, jacrev, ...) or in a batched gradient: TopK and "
+            "Knapsack are computed outside torch; give the whole batch at once in place of vmap, and else use "
+            "torch.autograd.grad, or torch.autograd.functional.jacobian without vectorize"
+        ) from error
 
 
 def unit(name: str, x, *, trailing: str = "(..., d)") -> torch.Tensor:
@@ -157,13 +179,12 @@ def scores(name: str, theta) -> np.ndarray:
         raise TypeError(
             f"{name} must be a torch tensor of shape (..., n), got {type(theta).__name__}; see torch.as_tensor"
         )
-    if theta.layout is not torch.strided or theta.is_nested or theta.is_meta:
-        raise TypeError(f"{name} must be a dense tensor with data, got {theta.layout} on {theta.device}")
+    dense(name, theta)
     if theta.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise TypeError(f"{name} must be of a floating-point type (float16 to float64), got {theta.dtype}")
     if theta.ndim < 1:
         raise ValueError(f"{name} must have shape (..., n), got a single number")
-    given = theta.detach().to("cpu", torch.float64).numpy()
+    given = read(name, theta)
     fine = (np.abs(given) <= LARGEST) | (given == -np.inf)  # not NaN
     if not fine.all():
         allowed = "in [-1e15, 1e15], or -inf for an item that must not be chosen"

@@ -1,10 +1,10 @@
 r"""The fast kernels: what :mod:`lib.dp` does, for batches, compiled by Numba. :mod:`lib.subsets` is their interface.
 
-All functions take float64 scores (B, n), int64 weights (B, n) and capacities (B,), C-contiguous and checked by the
-caller: scores < +inf, -inf for an item that must not or cannot be chosen, 0 <= capacities <= the sum of the other
-items' weights. ``exactly`` asks for a total weight of exactly the capacity; then the weights must be 1 (top-k), and the
-scores shifted so that the k-th largest is 0, which saves the digits of their differences. Three algorithms, one a
-section below:
+The last section has the problems that it asks, :class:`ExactlyK` and :class:`AtMost`. The compiled functions above take
+float64 scores (B, n), int64 weights (B, n) and capacities (B,), C-contiguous: scores < +inf, -inf for an item that must
+not or cannot be chosen, 0 <= capacities <= the sum of the other items' weights. ``exactly`` asks for a total weight of
+exactly the capacity; then the weights must be 1 (top-k), and the scores shifted so that the k-th largest is 0, which
+saves the digits of their differences. Three algorithms, one a section:
 
 - **contour** (Shannon, top-k): no table; time O(n) for every k.
 - **linear** (Shannon, knapsack): the recursion on probabilities instead of logarithms, two multiplications a cell.
@@ -16,32 +16,57 @@ Rows of a table are kept at every :math:`\sqrt n`-th item and computed again in 
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 import sys
 from typing import NamedTuple
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import event, types
-from numba.extending import intrinsic
+from numba.core import event
+from numba.core.caching import FunctionCache
 
 from lib import progress
+from lib.smoothmax import REGULARIZERS, Gini, Shannon, Tsallis
 
-#: Sums may be reordered and multiplications fused; NaN and inf keep their meaning.
-FAST = {"reassoc", "contract", "nsz"}
+#: Sums may be reordered, multiplications fused, divisions by constants multiplied; NaN and inf keep their meaning.
+FAST = {"reassoc", "contract", "nsz", "arcp"}
 #: For code in which a reordered product would underflow, or that needs its roundings.
-IN_ORDER = {"contract"}
+IN_ORDER = {"contract", "arcp"}
 
-#: The regularisers' codes in compiled code; HARD is the maximum itself.
+#: The regularisers in compiled code; HARD is the maximum itself. (Numbers, not places in REGULARIZERS: Numba's cache
+#: does not notice a change in another file, which is also why all kernels are in this one.)
 SHANNON, TSALLIS, GINI, HARD = 0, 1, 2, 3
-CODES = {"shannon": SHANNON, "tsallis": TSALLIS, "gini": GINI}
+CODES = {Shannon: SHANNON, Tsallis: TSALLIS, Gini: GINI}
+
+
+class _Cache(FunctionCache):
+    """Numba's cache, which a file that was cut short (by a full disk, or a copy that was stopped) does not break."""
+
+    def load_overload(self, *arguments):
+        try:
+            return super().load_overload(*arguments)
+        except Exception:  # whatever unpickling such a file may raise
+            self.flush()
+            return None
+
+
+#: Whether compiled kernels can be kept: Numba finds a folder that may be written to.
+_KEPT = True
 
 
 def _kernel(function, flags=FAST):
+    global _KEPT
     # nogil, and no parallel loops: kernels run in several Python threads at once, which Numba's own threads cannot.
     # error_model: Python's check for division by zero would keep loops from being vectorised.
-    return numba.njit(function, cache=True, nogil=True, error_model="numpy", fastmath=flags)
+    kernel = numba.njit(function, nogil=True, error_model="numpy", fastmath=flags)
+    if not numba.config.DISABLE_JIT:
+        try:
+            kernel._cache = _Cache(function)  # what cache=True does with Numba's own
+        except RuntimeError:  # "no locator available"
+            _KEPT = False
+    return kernel
 
 
 def _kernel_in_order(function):
@@ -57,11 +82,13 @@ class _SayWhileCompiling(event.Listener):
         ours = event.data["dispatcher"].py_func.__module__ == __name__
         if ours and not self.said and not progress.static():
             self.said = True
-            print(
-                "Compiling the kernels of lib for their first use: up to a minute, then they are kept ...",
-                file=sys.stderr,
-                flush=True,
+            what_then = (
+                "then they are kept"
+                if _KEPT
+                else "and again in every process, as no folder for them can be written to; NUMBA_CACHE_DIR names one"
             )
+            message = f"Compiling the kernels of lib for their first use: up to a minute, {what_then} ..."
+            print(message, file=sys.stderr, flush=True)
 
     def on_end(self, event):
         pass
@@ -70,170 +97,10 @@ class _SayWhileCompiling(event.Listener):
 event.register("numba:compile", _SayWhileCompiling())
 
 
-class Solution(NamedTuple):
-    r"""A batch of solved problems.
-
-    With :math:`\eta_i = (\theta_i - \lambda w_i)/\gamma`, Shannon's value is
-    :math:`V = \lambda C + \sum_{\eta_i > 0} (\theta_i - \lambda w_i) + \gamma L`, where L is small even if V/γ is huge,
-    unless the table was used: then λ = 0 and L is not set.
-    """
-
-    value: np.ndarray  # (B,) smoothed maximum
-    marginals: np.ndarray  # (B, n)
-    tilt: np.ndarray  # (B,) λ, the Lagrange multiplier of the capacity
-    excess: np.ndarray  # (B,) L
-    tabled: np.ndarray  # (B,) whether the table was used
-
-
-def marginals(theta, weights, capacity, *, gamma, regularizer, exactly) -> Solution:
-    """The smoothed maximum and the marginals, from the same sweeps."""
-    batch = len(theta)
-    out = Solution(np.empty(batch), np.zeros_like(theta), np.zeros(batch), np.zeros(batch), np.ones(batch, np.bool_))
-    if regularizer == "shannon":
-        solve = _contour_marginals_batch if exactly else _linear_marginals_batch
-        solve(theta, weights, capacity, gamma, *out)
-    if out.tabled.any():
-        _table_marginals_batch(theta, weights, capacity, gamma, CODES[regularizer], exactly, *out)
-    return out
-
-
-def hessian_product(theta, weights, capacity, v, solution, *, gamma, regularizer, exactly) -> np.ndarray:
-    """The Hessian of the smoothed maximum times v (B, n)."""
-    product, tabled = np.zeros_like(theta), solution.tabled
-    if not tabled.all():
-        multiply = _contour_product_batch if exactly else _linear_product_batch
-        multiply(theta, weights, capacity, gamma, solution.tilt, v, solution.marginals, tabled, product)
-    if tabled.any():
-        code, total = CODES[regularizer], np.empty(len(theta))
-        _table_gradient_batch(theta, weights, capacity, gamma, code, exactly, False, v, tabled, total, product)
-    return product
-
-
-def entropy(theta, weights, capacity, solution, *, gamma, regularizer, exactly):
-    """The entropy of the law of the subsets, in nats (B,), and its gradient (B, n)."""
-    total, gradient, tabled = np.zeros(len(theta)), np.zeros_like(theta), np.ones(len(theta), np.bool_)
-    if regularizer == "shannon":
-        # H = V/γ - <θ, y>/γ would lose all digits in the cold, but for top-k and independent items it is a sum of small
-        # terms; elsewhere the chain rule over the table's coins has only positive ones
-        tabled = np.zeros(len(theta), np.bool_) if exactly else ~_fits_whole(theta, weights, capacity)
-        mismatch = _mismatch(_margin(theta, weights, solution.tilt, gamma), solution.marginals)
-        total = np.maximum(solution.excess + mismatch.sum(axis=-1), 0.0)
-        options = {"gamma": gamma, "regularizer": regularizer, "exactly": exactly}
-        direction = np.where(theta == -np.inf, 0.0, theta)
-        gradient = hessian_product(theta, weights, capacity, direction, solution, **options) / -gamma
-    if tabled.any():
-        code = CODES[regularizer]
-        _table_gradient_batch(theta, weights, capacity, gamma, code, exactly, True, theta, tabled, total, gradient)
-    return total, gradient
-
-
-def log_prob(theta, weights, capacity, subsets, solution, *, gamma, regularizer, exactly) -> np.ndarray:
-    """The log-probability (S, B) of subsets (S, B, n), 0/1 in int8; -inf for what the law cannot draw."""
-    out, tabled = np.zeros(subsets.shape[:-1]), solution.tabled
-    if not tabled.all():
-        _gibbs_log_prob_batch(theta, weights, capacity, gamma, exactly, subsets, solution.tilt, solution.excess, out)
-    if tabled.any():
-        _table_log_prob_batch(theta, weights, capacity, gamma, CODES[regularizer], exactly, subsets, tabled, out)
-    return out
-
-
-def log_prob_gradient(theta, weights, capacity, subsets, upstream, solution, *, gamma, regularizer, exactly):
-    """The sum over S of upstream (S, B) times the gradient of the log-probability of subsets (S, B, n): (B, n)."""
-    if regularizer == "shannon":
-        return (upstream[..., None] * (subsets - solution.marginals)).sum(axis=0) / gamma
-    gradient, code = np.zeros_like(theta), CODES[regularizer]
-    _table_log_prob_gradient_batch(theta, weights, capacity, gamma, code, exactly, subsets, upstream, gradient)
-    return gradient
-
-
-def sample(theta, weights, capacity, seeds, solution, *, gamma, regularizer, exactly) -> np.ndarray:
-    """Subsets (S, B, n), 0/1 in int8, one for each of the seeds (S, B), uint64."""
-    subsets, tabled = np.zeros((*seeds.shape, theta.shape[1]), np.int8), solution.tabled
-    if not tabled.all():
-        draw = _contour_sample_batch if exactly else _linear_sample_batch
-        draw(theta, weights, capacity, gamma, solution.tilt, seeds, tabled, subsets)
-    if tabled.any():
-        _table_sample_batch(theta, weights, capacity, gamma, CODES[regularizer], exactly, seeds, tabled, subsets)
-    return subsets
-
-
-def mode(theta, weights, capacity) -> np.ndarray:
-    """The best subset of each knapsack (B, n), 0/1 in int8: the table for the maximum itself, walked back."""
-    seeds, best = np.zeros((1, len(theta)), np.uint64), (theta > 0).astype(np.int8)[None]
-    tabled = ~_fits_whole(theta, weights, capacity)
-    best[:, tabled] = 0
-    _table_sample_batch(theta, weights, capacity, 1.0, HARD, False, seeds, tabled, best)
-    return best[0]
-
-
-def support_size(theta, weights, capacity, *, gamma, regularizer, exactly) -> int:
-    """How many subsets one problem's law (n,) can draw, counted over its coins that can fall on either side."""
-    _, scores, w, first, last = _table_start(theta, weights, capacity, gamma, exactly)
-    rows, take = np.zeros((2, capacity + 1)), np.zeros((1, capacity + 1))
-    counts = np.full(capacity + 1, int(not exactly), object)
-    counts[0] = 1
-    for i in range(len(w)):
-        _table_fill(CODES[regularizer], rows, take, 0, 1, scores[i:], w[i:], first[i:], last[i:])
-        rows[0] = rows[1]
-        taken = np.concatenate([np.zeros(min(w[i], capacity + 1), object), counts[: max(capacity + 1 - w[i], 0)]])
-        counts = np.where(take[0] < 1, counts, 0) + np.where(take[0] > 0, taken, 0)
-    return int(counts[capacity])
-
-
-def compile_all() -> None:
-    """Compile every kernel now, rather than when it is first called."""
-    theta, ones, v = np.zeros((1, 2)), np.ones((1, 2), np.int64), np.ones((1, 2))
-    one, seeds, subsets = np.ones(1, np.int64), np.zeros((1, 1), np.uint64), np.array([[[0, 1]]], np.int8)
-    for exactly in (True, False):
-        for regularizer in ("shannon", "gini"):
-            options = {"gamma": 1.0, "regularizer": regularizer, "exactly": exactly}
-            problem = (theta, ones, one)
-            solution = marginals(*problem, **options)
-            hessian_product(*problem, v, solution, **options)
-            entropy(*problem, solution, **options)
-            log_prob(*problem, subsets, solution, **options)
-            log_prob_gradient(*problem, subsets, np.ones((1, 1)), solution, **options)
-            sample(*problem, seeds, solution, **options)
-    support_size(theta[0], ones[0], 1, gamma=1.0, regularizer="gini", exactly=True)
-
-
-def workspace(n: int, capacity: int) -> int:
-    """Bytes that a knapsack of n items may need at once."""
-    stride = max(math.isqrt(n) + 1, min(n, SMALL // (capacity + 1)))
-    return 8 * (capacity + 1) * (5 * stride + 12)
-
-
-def _fits_whole(theta, weights, capacity):
-    """Whether all items that can be chosen fit together (B,)."""
-    return np.where(theta > -np.inf, weights, 0).sum(axis=-1) <= capacity
-
-
-def _margin(theta, weights, tilt, gamma):
-    return (theta - tilt[:, None] * weights) / gamma
-
-
-def _mismatch(margin, chosen):
-    """Σ|η| over what differs from taking the items of positive margin, as terms; a mask's -inf times 0 is 0."""
-    differs = np.where(margin > 0, 1.0 - chosen, chosen)
-    return np.where(differs == 0, 0.0, np.abs(margin)) * differs
-
-
 # ---- arithmetic ----
 
 #: No cell holds less, other than 0: processors are a hundred times slower with denormal numbers.
 TINY = 1e-300
-
-
-@intrinsic
-def _bits(context, x):
-    """The bits of a float64 as an int64."""
-    return types.int64(types.float64), lambda _, builder, signature, args: builder.bitcast(args[0], ir.IntType(64))
-
-
-@intrinsic
-def _float(context, bits):
-    """The float64 that has these bits."""
-    return types.float64(types.int64), lambda _, builder, signature, args: builder.bitcast(args[0], ir.DoubleType())
 
 
 @_kernel_in_order
@@ -250,7 +117,7 @@ def _exp(x):
     y += (
         r4 * r4 * ((1 / 40320 + r / 362880) + r2 * (1 / 3628800 + r / 39916800) + r4 * (1 / 479001600 + r / 6227020800))
     )
-    power = _float((_bits(shifted) + 1023) << 52)
+    power = np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)  # 2^n, from its bits
     return y * power if x >= -708.0 else 0.0
 
 
@@ -332,10 +199,10 @@ def _gibbs_value(theta, weights, capacity, gamma, tilt, excess):
 
 
 @_kernel
-def _gibbs_log_prob_batch(theta, weights, capacity, gamma, exactly, subsets, tilt, excess, out):
+def _gibbs_log_prob_batch(theta, weights, capacity, gamma, exactly, subsets, tilt, excess, tabled, out):
     """-L - Σ|η| over what differs from taking the items of positive margin - λ/γ (capacity that is left)."""
     for b in range(len(theta)):
-        for s in range(len(subsets)):
+        for s in range(0 if tabled[b] else len(subsets)):
             slack, total, possible = capacity[b], excess[b], True
             for i in range(len(theta[b])):
                 eta, chosen = (theta[b, i] - tilt[b] * weights[b, i]) / gamma, subsets[s, b, i] != 0
@@ -393,6 +260,10 @@ def _characteristic(p, q, cosine, sine, real, imaginary):
             imaginary[m] = r * b + t * a
 
 
+#: -log of the probability that the contour leaves out: e^-39 is below the rounding of a float64.
+LEFT_OUT = 39
+
+
 @_kernel
 def _contour_nodes(p, q, k):
     """The cosines, sines and weights W of the nodes t, W as real and imaginary parts, and log P(S = k)."""
@@ -400,14 +271,14 @@ def _contour_nodes(p, q, k):
     variance = 0.0
     for i in range(n):
         variance += p[i] * q[i]
-    # beyond this many steps from the mean, Bernstein's inequality leaves less than e^-39
-    reach = int(13 + math.sqrt(169 + 78 * variance))
+    # Bernstein's inequality: P(|S - mean| >= r) <= 2 exp(-r^2 / (2 (variance + r/3))), e^-LEFT_OUT beyond this r
+    reach = int(LEFT_OUT / 3 + math.sqrt((LEFT_OUT / 3) ** 2 + 2 * LEFT_OUT * variance))
     total = (min(reach, n) + 1) | 1
     cosine, sine = np.empty(total // 2 + 1), np.empty(total // 2 + 1)
     count = 0
     for m in range(total // 2 + 1):
         cosine[m], sine[m] = math.cos(2 * math.pi * m / total), math.sin(2 * math.pi * m / total)
-        if variance * (1 - cosine[m]) > 39:  # |φ| <= e^(-variance (1 - cos t))
+        if variance * (1 - cosine[m]) > LEFT_OUT:  # |φ| <= e^(-variance (1 - cos t))
             break
         count += 1
     cosine, sine = cosine[:count], sine[:count]
@@ -542,7 +413,7 @@ def _contour_product(theta, k, gamma, tilt, v, y, product):
 
 
 @_kernel
-def _contour_product_batch(theta, weights, capacity, gamma, tilt, v, y, tabled, product):
+def _contour_product_batch(theta, capacity, gamma, tilt, v, y, product):
     for b in range(len(theta)):
         _contour_product(theta[b], capacity[b], gamma, tilt[b], v[b], y[b], product[b])
 
@@ -571,7 +442,7 @@ def _contour_sample(theta, k, gamma, tilt, seeds, subsets):
 
 
 @_kernel
-def _contour_sample_batch(theta, weights, capacity, gamma, tilt, seeds, tabled, subsets):
+def _contour_sample_batch(theta, capacity, gamma, tilt, seeds, subsets):
     for b in range(len(theta)):
         _contour_sample(theta[b], capacity[b], gamma, tilt[b], seeds[:, b], subsets[:, b])
 
@@ -792,7 +663,7 @@ def _linear_product(theta, weights, capacity, gamma, tilt, v, product):
 
 
 @_kernel
-def _linear_product_batch(theta, weights, capacity, gamma, tilt, v, y, tabled, product):
+def _linear_product_batch(theta, weights, capacity, gamma, tilt, v, tabled, product):
     for b in range(len(theta)):
         if not tabled[b]:
             _linear_product(theta[b], weights[b], capacity[b], gamma, tilt[b], v[b], product[b])
@@ -864,6 +735,10 @@ def _table_start(theta, weights, capacity, gamma, exactly):
     return items, theta[items] / gamma, w, first, last
 
 
+# Each regulariser has a row of the table (V/γ and the chance P to take the item), the curvature P' as a function of P
+# and Q = 1 - P, and log P(t), which is right even where P or 1 - P is rounded to 0.
+
+
 @_kernel
 def _shannon_row(stay, come, score, out, chance):
     for j in range(len(out)):
@@ -872,6 +747,16 @@ def _shannon_row(stay, come, score, out, chance):
         large = 1.0 / (1.0 + e)
         chance[j] = large if taken > s else e * large
         out[j] = (taken if taken > s else s) + _log1p(e)
+
+
+@_kernel
+def _shannon_curvature(p, q):
+    return p * q
+
+
+@_kernel
+def _shannon_log_chance(t):
+    return min(t, 0.0) - _log1p(_exp(-abs(t)))
 
 
 @_kernel
@@ -891,6 +776,21 @@ def _tsallis_row(stay, come, score, out, chance):
 
 
 @_kernel
+def _tsallis_curvature(p, q):
+    a, b = math.sqrt(p), math.sqrt(q)
+    return a * b / (a + b)
+
+
+@_kernel
+def _tsallis_log_chance(t):
+    h = min(abs(0.5 * t), 1.0)
+    root = (1.0 - h) * (1.0 + h) / (math.sqrt(2.0 - h * h) + h)  # of the smaller of P and 1 - P
+    if t < 0:
+        return 2.0 * math.log(root) if root > 0 else -np.inf
+    return math.log1p(-root * root)
+
+
+@_kernel
 def _gini_row(stay, come, score, out, chance):
     for j in range(len(out)):
         s, taken = stay[j], come[j] + score
@@ -901,11 +801,58 @@ def _gini_row(stay, come, score, out, chance):
 
 
 @_kernel
+def _gini_curvature(p, q):
+    return 0.5 if p * q > 0.0 else 0.0
+
+
+@_kernel
+def _gini_log_chance(t):
+    p = 0.5 + 0.5 * t
+    return math.log(min(p, 1.0)) if p > 0 else -np.inf
+
+
+@_kernel
 def _hard_row(stay, come, score, out, chance):
     for j in range(len(out)):
         s, taken = stay[j], come[j] + score
         chance[j] = 1.0 if taken > s else 0.0
         out[j] = taken if taken > s else s
+
+
+@_kernel
+def _row(code, stay, come, score, out, chance):
+    if code == SHANNON:
+        _shannon_row(stay, come, score, out, chance)
+    elif code == TSALLIS:
+        _tsallis_row(stay, come, score, out, chance)
+    elif code == GINI:
+        _gini_row(stay, come, score, out, chance)
+    elif code == HARD:
+        _hard_row(stay, come, score, out, chance)
+    else:
+        raise ValueError("no kernel for this regulariser")
+
+
+@_kernel
+def _curvature(code, p, q):
+    if code == SHANNON:
+        return _shannon_curvature(p, q)
+    if code == TSALLIS:
+        return _tsallis_curvature(p, q)
+    if code == GINI:
+        return _gini_curvature(p, q)
+    raise ValueError("no kernel for this regulariser")
+
+
+@_kernel
+def _log_chance(code, t):
+    if code == SHANNON:
+        return _shannon_log_chance(t)
+    if code == TSALLIS:
+        return _tsallis_log_chance(t)
+    if code == GINI:
+        return _gini_log_chance(t)
+    raise ValueError("no kernel for this regulariser")
 
 
 @_kernel
@@ -919,26 +866,9 @@ def _table_fill(code, rows, take, start, stop, scores, w, first, last):
         a = max(a, w[i])
         if a < end:
             stay, come, out, p = old[a:end], old[a - w[i] : end - w[i]], new[a:end], chance[a:end]
-            if code == SHANNON:
-                _shannon_row(stay, come, scores[i], out, p)
-            elif code == TSALLIS:
-                _tsallis_row(stay, come, scores[i], out, p)
-            elif code == GINI:
-                _gini_row(stay, come, scores[i], out, p)
-            else:
-                _hard_row(stay, come, scores[i], out, p)
+            _row(code, stay, come, scores[i], out, p)
         if end < b:  # exactly: only taking every item reaches this cell
             new[end], chance[end] = old[end - w[i]] + scores[i], 1.0
-
-
-@_kernel
-def _curvature(code, p):
-    """P' as a function of P."""
-    if code == SHANNON:
-        return p * (1.0 - p)
-    if code == TSALLIS:
-        return math.sqrt(p * (1.0 - p)) / (math.sqrt(p) + math.sqrt(1.0 - p))
-    return 0.5 if 0.0 < p < 1.0 else 0.0
 
 
 @_kernel
@@ -975,7 +905,7 @@ def _table_space(n, capacity):
 
 @_kernel
 def _flushed(x):
-    return x if abs(x) > TINY else 0.0
+    return 0.0 if abs(x) <= TINY else x  # NaN stays
 
 
 @_kernel
@@ -1032,7 +962,7 @@ def _table_marginals(theta, weights, capacity, gamma, code, exactly, y):
 
 
 @_kernel
-def _table_marginals_batch(theta, weights, capacity, gamma, code, exactly, value, y, tilt, excess, tabled):
+def _table_marginals_batch(theta, weights, capacity, gamma, code, exactly, tabled, value, y):
     for b in range(len(theta)):
         if tabled[b]:
             value[b] = _table_marginals(theta[b], weights[b], capacity[b], gamma, code, exactly, y[b])
@@ -1084,16 +1014,8 @@ def _slope_row(code, of_entropy, stay, come, v, chance, gamma, out):
         for j in range(len(out)):
             p = chance[j]
             out[j] += math.log((1.0 - p) / p) / gamma if 0.0 < p < 1.0 else 0.0
-    if code == SHANNON:
-        for j in range(len(out)):
-            out[j] *= chance[j] * (1.0 - chance[j])
-    elif code == TSALLIS:
-        for j in range(len(out)):
-            a, b = math.sqrt(chance[j]), math.sqrt(1.0 - chance[j])
-            out[j] *= a * b / (a + b)
-    else:
-        for j in range(len(out)):
-            out[j] *= 0.5 if chance[j] * (1.0 - chance[j]) > 0.0 else 0.0
+    for j in range(len(out)):
+        out[j] *= _curvature(code, chance[j], 1.0 - chance[j])
 
 
 @_kernel
@@ -1185,6 +1107,17 @@ def _can_be_drawn(items, w, capacity, exactly, subset):
 
 
 @_kernel
+def _step(row, w, last, score, c):
+    """t, by how much taking an item is better than leaving it (V before it is in row); ±inf where there is no choice.
+
+    The chances of both follow from t to full relative precision; the table has them rounded.
+    """
+    if c < w:
+        return -np.inf
+    return row[c - w] + score - row[c] if c <= last else np.inf
+
+
+@_kernel
 def _table_log_prob(theta, weights, capacity, gamma, code, exactly, subsets, out):
     """The log of the chances along the walk that draws each subset."""
     items, scores, w, first, last = _table_start(theta, weights, capacity, gamma, exactly)
@@ -1199,9 +1132,8 @@ def _table_log_prob(theta, weights, capacity, gamma, code, exactly, subsets, out
         for s in range(len(subsets)):
             if out[s] > -np.inf:
                 for i in range(stop - 1, start - 1, -1):
-                    p = take[i - start, budget[s]]
-                    chosen = subsets[s, items[i]]
-                    out[s] += math.log(p if chosen else 1.0 - p)
+                    t, chosen = _step(rows[i - start], w[i], last[i], scores[i], budget[s]), subsets[s, items[i]]
+                    out[s] += _log_chance(code, t if chosen else -t)
                     budget[s] -= w[i] * chosen
 
 
@@ -1232,11 +1164,11 @@ def _table_log_prob_gradient(theta, weights, capacity, gamma, code, exactly, sub
                 taken[c] = reach[c] * chance[c]
             for s in range(len(subsets)):
                 if upstream[s] != 0:
-                    chosen = subsets[s, items[i]]
-                    p = chance[budget[s]]
-                    slope = _curvature(code, p) / gamma
+                    t, chosen = _step(rows[i - start], w[i], last[i], scores[i], budget[s]), subsets[s, items[i]]
+                    p, q = math.exp(_log_chance(code, t)), math.exp(_log_chance(code, -t))
+                    slope = _curvature(code, p, q) / gamma
                     if slope > 0:
-                        taken[budget[s]] += upstream[s] * slope * (1.0 / p if chosen else -1.0 / (1.0 - p))
+                        taken[budget[s]] += upstream[s] * slope * (1.0 / p if chosen else -1.0 / q)
                     budget[s] -= w[i] * chosen
             for c in range(first[i + 1], last[i + 1] + 1):
                 flow += taken[c]
@@ -1251,3 +1183,290 @@ def _table_log_prob_gradient_batch(theta, weights, capacity, gamma, code, exactl
         _table_log_prob_gradient(
             theta[b], weights[b], capacity[b], gamma, code, exactly, subsets[:, b], upstream[:, b], gradient[b]
         )
+
+
+# ---- problems ----
+
+
+class Solution(NamedTuple):
+    r"""A batch of solved problems.
+
+    With :math:`\eta_i = (\theta_i - \lambda w_i)/\gamma`, Shannon's value is
+    :math:`V = \lambda C + \sum_{\eta_i > 0} (\theta_i - \lambda w_i) + \gamma L`, where L is small even if V/γ is huge,
+    unless the table was used: then λ and L are not set.
+    """
+
+    value: np.ndarray  # (B,) smoothed maximum
+    marginals: np.ndarray  # (B, n)
+    tilt: np.ndarray  # (B,) λ, the Lagrange multiplier of the capacity
+    excess: np.ndarray  # (B,) L
+    tabled: np.ndarray  # (B,) whether the table was used
+
+
+class Problem:
+    """A batch of problems under a smoothed maximum, in NumPy: what :class:`ExactlyK` and :class:`AtMost` share.
+
+    ``theta`` (B, n), -inf for what cannot be chosen, ``gamma``, ``regularizer`` and the members without an underscore
+    are all that :mod:`lib.subsets` asks, also of a structure that has other kernels. Subsets are 0/1 in int8.
+    """
+
+    exactly: bool
+
+    def __init__(self, theta, weights, capacity, shift, *, gamma, regularizer):
+        self.theta, self.weights, self.capacity = theta, weights, capacity
+        self.shift = shift  # (B,) what to add to the value
+        self.gamma, self.regularizer, self._code = gamma, regularizer, CODES[REGULARIZERS[regularizer]]
+
+    @property
+    def value(self) -> np.ndarray:
+        """The smoothed maximum (B,)."""
+        return self.solution.value + self.shift
+
+    @property
+    def marginals(self) -> np.ndarray:
+        """(B, n), from the same sweeps."""
+        return self.solution.marginals
+
+    def hessian_product(self, v) -> np.ndarray:
+        """The Hessian of the smoothed maximum times v (B, n)."""
+        product, tabled = np.zeros_like(self.theta), self.solution.tabled
+        if not tabled.all():
+            self._multiply_fast(v, product)
+        if tabled.any():
+            self._table_gradient(False, v, tabled, np.empty(len(v)), product)
+        return product
+
+    def entropy(self):
+        """The entropy of the law of the subsets, in nats (B,), and its gradient (B, n)."""
+        size = len(self.theta)
+        total, gradient, tabled = np.zeros(size), np.zeros_like(self.theta), np.ones(size, np.bool_)
+        if self.regularizer == "shannon":
+            # H = V/γ - <θ, y>/γ would lose all digits in the cold, but for top-k and independent items it is a sum of
+            # small terms; elsewhere the chain rule over the table's coins has only positive ones
+            tabled = np.zeros(size, np.bool_) if self.exactly else ~self._fits_whole()
+            solution = self.solution
+            margin = (self.theta - solution.tilt[:, None] * self.weights) / self.gamma
+            total = np.maximum(solution.excess + _mismatch(margin, solution.marginals).sum(axis=-1), 0.0)
+            gradient = self.hessian_product(np.where(self.theta == -np.inf, 0.0, self.theta)) / -self.gamma
+        if tabled.any():
+            self._table_gradient(True, self.theta, tabled, total, gradient)
+        return total, gradient
+
+    def log_prob(self, subsets) -> np.ndarray:
+        """The log-probability (S, B) of subsets (S, B, n); -inf for what the law cannot draw."""
+        out, (_, _, tilt, excess, tabled) = np.zeros(subsets.shape[:-1]), self.solution
+        if not tabled.all():
+            arrays = self.theta, self.weights, self.capacity
+            _gibbs_log_prob_batch(*arrays, self.gamma, self.exactly, subsets, tilt, excess, tabled, out)
+        if tabled.any():
+            _table_log_prob_batch(*self._table, subsets, tabled, out)
+        return out
+
+    def log_prob_gradient(self, subsets, upstream) -> np.ndarray:
+        """The sum over S of upstream (S, B) times the gradient of the log-probability of subsets (S, B, n): (B, n)."""
+        if self.regularizer == "shannon":
+            return (upstream[..., None] * (subsets - self.marginals)).sum(axis=0) / self.gamma
+        gradient = np.zeros_like(self.theta)
+        _table_log_prob_gradient_batch(*self._table, subsets, upstream, gradient)
+        return gradient
+
+    def loss(self, subsets) -> np.ndarray:
+        """V - <θ, x> (S, B) for subsets (S, B, n) that fit, from the scores as they were shifted."""
+        if self.regularizer == "shannon":
+            return -self.gamma * self.log_prob(subsets)
+        return np.maximum(self.solution.value - np.where(subsets, self.theta, 0.0).sum(axis=-1), 0.0)
+
+    def sample(self, seeds) -> np.ndarray:
+        """Subsets (S, B, n), one for each of the seeds (S, B), uint64."""
+        subsets, tabled = np.zeros((*seeds.shape, self.theta.shape[1]), np.int8), self.solution.tabled
+        if not tabled.all():
+            self._draw_fast(seeds, subsets)
+        if tabled.any():
+            _table_sample_batch(*self._table, seeds, tabled, subsets)
+        return subsets
+
+    def mode(self) -> np.ndarray:
+        """The best subset of each problem (B, n)."""
+        raise NotImplementedError
+
+    def support_size(self) -> list[int]:
+        """How many subsets each law can draw."""
+        if self.regularizer == "shannon":
+            return [self._number(w[t > -np.inf].tolist(), int(c)) for t, w, c in self._each()]
+        return [self._count(*problem) for problem in self._each()]
+
+    def budget(self) -> int:
+        """The largest capacity for which a table may be needed."""
+        raise NotImplementedError
+
+    def take(self, rows) -> Problem:
+        """The problems of some rows of the batch, as often as they are named."""
+        taken = copy.copy(self)
+        taken.theta, taken.weights, taken.capacity = self.theta[rows], self.weights[rows], self.capacity[rows]
+        taken.shift = self.shift[rows]
+        taken.__dict__.pop("solution", None)
+        return taken
+
+    @functools.cached_property
+    def solution(self) -> Solution:
+        value, tilt, excess = np.zeros((3, len(self.theta)))
+        out = Solution(value, np.zeros_like(self.theta), tilt, excess, np.ones(len(self.theta), np.bool_))
+        if self.regularizer == "shannon":
+            self._solve_fast(out)
+        if out.tabled.any():
+            _table_marginals_batch(*self._table, out.tabled, out.value, out.marginals)
+        return out
+
+    @property
+    def _table(self):
+        return self.theta, self.weights, self.capacity, self.gamma, self._code, self.exactly
+
+    def _table_gradient(self, of_entropy, v, tabled, total, gradient):
+        _table_gradient_batch(*self._table, of_entropy, v, tabled, total, gradient)
+
+    def _each(self):
+        return zip(self.theta, self.weights, self.capacity, strict=True)
+
+    def _count(self, theta, weights, capacity) -> int:
+        """The subsets of one problem, counted over its coins that can fall on either side."""
+        capacity = int(capacity)
+        _, scores, w, first, last = _table_start(theta, weights, capacity, self.gamma, self.exactly)
+        rows, take = np.zeros((2, capacity + 1)), np.zeros((1, capacity + 1))
+        counts = np.full(capacity + 1, int(not self.exactly), object)
+        counts[0] = 1
+        for i in range(len(w)):
+            _table_fill(self._code, rows, take, 0, 1, scores[i:], w[i:], first[i:], last[i:])
+            rows[0] = rows[1]
+            taken = np.concatenate([np.zeros(min(w[i], capacity + 1), object), counts[: max(capacity + 1 - w[i], 0)]])
+            counts = np.where(take[0] < 1, counts, 0) + np.where(take[0] > 0, taken, 0)
+        return int(counts[capacity])
+
+
+class ExactlyK(Problem):
+    """k items of scores theta (B, n)."""
+
+    exactly = True
+
+    def __init__(self, theta, k, **options):
+        best = _kth_largest(theta, k)
+        super().__init__(theta - best[:, None], np.ones(theta.shape, np.int64), k, best * k, **options)
+
+    def mode(self):
+        """Of equal scores the first."""
+        rank = np.argsort(np.argsort(-self.theta, axis=-1, stable=True), axis=-1)
+        return (rank < self.capacity[:, None]).astype(np.int8)
+
+    def budget(self):
+        return 0 if self.regularizer == "shannon" else int(self.capacity.max(initial=0))
+
+    def _solve_fast(self, out):
+        _contour_marginals_batch(self.theta, self.weights, self.capacity, self.gamma, *out)
+
+    def _multiply_fast(self, v, product):
+        solution = self.solution
+        _contour_product_batch(self.theta, self.capacity, self.gamma, solution.tilt, v, solution.marginals, product)
+
+    def _draw_fast(self, seeds, subsets):
+        _contour_sample_batch(self.theta, self.capacity, self.gamma, self.solution.tilt, seeds, subsets)
+
+    @staticmethod
+    def _number(weights, k) -> int:
+        return math.comb(len(weights), k)
+
+
+class AtMost(Problem):
+    """Items of scores theta and weights (B, n) within a capacity (B,)."""
+
+    exactly = False
+
+    def __init__(self, theta, weights, capacity, **options):
+        # an item that is heavier than the budget is as good as masked, and what is left may have a larger unit
+        theta = np.where(weights > capacity[:, None], -np.inf, theta)
+        super().__init__(theta, *_reduced(theta, weights, capacity), np.zeros(len(theta)), **options)
+
+    def mode(self):
+        """The table for the maximum itself, walked back."""
+        seeds, best = np.zeros((1, len(self.theta)), np.uint64), (self.theta > 0).astype(np.int8)[None]
+        tabled = ~self._fits_whole()
+        best[:, tabled] = 0
+        _table_sample_batch(self.theta, self.weights, self.capacity, 1.0, HARD, False, seeds, tabled, best)
+        return best[0]
+
+    def budget(self):
+        tabled = np.ones(len(self.theta), np.bool_) if self.regularizer != "shannon" else ~self._fits_whole()
+        return int(self.capacity[tabled].max(initial=0))
+
+    def _fits_whole(self):
+        """Whether all items that can be chosen fit together (B,)."""
+        return self.weights.sum(axis=-1) <= self.capacity
+
+    def _solve_fast(self, out):
+        _linear_marginals_batch(self.theta, self.weights, self.capacity, self.gamma, *out)
+
+    def _multiply_fast(self, v, product):
+        arrays, solution = (self.theta, self.weights, self.capacity), self.solution
+        _linear_product_batch(*arrays, self.gamma, solution.tilt, v, solution.tabled, product)
+
+    def _draw_fast(self, seeds, subsets):
+        arrays, solution = (self.theta, self.weights, self.capacity), self.solution
+        _linear_sample_batch(*arrays, self.gamma, solution.tilt, seeds, solution.tabled, subsets)
+
+    @staticmethod
+    def _number(weights, capacity) -> int:
+        if sum(weights) <= capacity:
+            return 2 ** len(weights)
+        # Π (1 + z^w) as one integer, z = 2^bits: the sum of the coefficients is at most 2^n < z - 1
+        bits = len(weights) + 2
+        window = (1 << bits * (capacity + 1)) - 1
+        product = 1
+        for weight in weights:
+            product += (product << bits * weight) & window
+        return product % ((1 << bits) - 1)  # z = 1 modulo z - 1
+
+
+def _mismatch(margin, chosen):
+    """Σ|η| over what differs from taking the items of positive margin, as terms; a mask's -inf times 0 is 0."""
+    differs = np.where(margin > 0, 1.0 - chosen, chosen)
+    return np.where(differs == 0, 0.0, np.abs(margin)) * differs
+
+
+def _kth_largest(scores, k):
+    """The k-th largest score of each row, or the largest if k is 0; 0 where there is none."""
+    size, n = scores.shape
+    if n == 0:
+        return np.zeros(size)
+    place = np.minimum(n - k, n - 1)
+    if size and (place == place[0]).all():
+        best = np.partition(scores, place[0], axis=-1)[:, place[0]]
+    else:
+        best = np.take_along_axis(np.sort(scores, axis=-1), place[:, None], axis=-1)[:, 0]
+    return np.where(best == -np.inf, 0.0, best)
+
+
+def _reduced(scores, weights, capacity):
+    """Weights and capacity in units of the common divisor of what can be chosen, and no capacity beyond their sum."""
+    weights = np.where(scores > -np.inf, weights, 0)
+    unit = np.maximum(np.gcd.reduce(weights, axis=-1), 1)
+    return weights // unit[:, None], np.minimum(capacity, weights.sum(axis=-1)) // unit
+
+
+def workspace(n: int, capacity: int) -> int:
+    """Bytes that a knapsack of n items may need at once."""
+    stride = max(math.isqrt(n) + 1, min(n, SMALL // (capacity + 1)))
+    return 8 * (capacity + 1) * (5 * stride + 12)
+
+
+def compile_all() -> None:
+    """Compile every kernel now, rather than when it is first called."""
+    theta, ones, one = np.zeros((1, 2)), np.ones((1, 2), np.int64), np.ones(1, np.int64)
+    seeds, subsets = np.zeros((1, 1), np.uint64), np.array([[[0, 1]]], np.int8)
+    for regularizer in ("shannon", "gini"):  # the fast kernels, and the table
+        options = {"gamma": 1.0, "regularizer": regularizer}
+        for problem in (ExactlyK(theta, one, **options), AtMost(theta, ones, one, **options)):
+            problem.hessian_product(np.ones((1, 2)))
+            problem.entropy()
+            problem.log_prob(subsets)
+            problem.log_prob_gradient(subsets, np.ones((1, 1)))
+            problem.sample(seeds)
+            problem.mode()
+            problem.support_size()

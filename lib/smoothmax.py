@@ -90,5 +90,5 @@ class Gini:
         return np.where(np.abs(t) < 1, 0.5, 0.0)
 
 
-#: The one list of regularisers, by the names that functions take.
+#: The regularisers by name; the book, the tests and the fast kernels know of no other list.
 REGULARIZERS = {"shannon": Shannon, "tsallis": Tsallis, "gini": Gini}

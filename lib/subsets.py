@@ -30,13 +30,18 @@ sums of Bernoulli variables are in Hong, *On computing the distribution function
 
 Everything is computed in float64 on the CPU and comes back in the type, and on the device, of the scores. As in any
 sum, scores that are much larger than the temperature count only up to their last digit: two subsets of a knapsack whose
-scores tie exactly may differ by some :math:`10^{-16}\,|\theta|/\gamma`. The transforms of torch.func and batched
-gradients (``vectorize=True``) cannot look into these functions, and fail.
+scores tie exactly may differ by some :math:`10^{-16}\,|\theta|/\gamma`. The transforms of torch.func, batched gradients
+(``vectorize=True``) and ``torch.jit.trace`` cannot look into these functions; they are refused. An upstream gradient
+that is not finite makes the whole gradient of that element of the batch NaN.
+
+A distribution is that of the scores it was given: it does not follow a later change of ``theta`` in place, as by an
+optimiser. Where ``theta`` requires a gradient such a change is an error: make the distribution inside the loop.
 """
 
 from __future__ import annotations
 
 import math
+import numbers
 
 import numpy as np
 import psutil
@@ -45,6 +50,7 @@ from torch.autograd import Function
 from torch.distributions import Distribution, constraints
 
 from lib import _validate, kernels
+from lib.smoothmax import REGULARIZERS
 
 # Weights may not be larger, so that their sums stay exact.
 HEAVIEST = 10**12
@@ -56,43 +62,46 @@ class _Value(Function):
     """V(θ), whose gradient is the marginals: differentiable twice."""
 
     @staticmethod
-    def forward(ctx, theta, problem):
+    def forward(ctx, theta, choice):
         ctx.save_for_backward(theta)
-        ctx.problem = problem
-        return problem._batched(problem._solve().value + problem._shift)
+        ctx.choice = choice
+        return choice._batched(choice._problem.value)
 
     @staticmethod
     def backward(ctx, grad):
         (theta,) = ctx.saved_tensors
-        return grad.unsqueeze(-1) * _Mean.apply(theta, ctx.problem), None
+        return grad.unsqueeze(-1) * _Mean.apply(theta, ctx.choice), None
 
 
 class _Mean(Function):
     """y(θ) = ∇V(θ): the Jacobian is symmetric, so that the vector-Jacobian product is the Hessian product."""
 
     @staticmethod
-    def forward(ctx, theta, problem):
+    def forward(ctx, theta, choice):
         ctx.save_for_backward(theta)
-        ctx.problem = problem
-        return problem._batched(problem._solve().marginals)
+        ctx.choice = choice
+        return choice._batched(choice._problem.marginals)
 
     @staticmethod
     def backward(ctx, grad):
-        problem = ctx.problem
+        choice = ctx.choice
 
         def product(v):
-            v = problem._flat(v)
-            return problem._batched(kernels.hessian_product(*problem._arrays, v, problem._solve(), **problem._options))
+            problem = choice._problem
+            v = _validate.read("the upstream gradient", v).reshape(problem.theta.shape)
+            product = problem.hessian_product(v)
+            product[~np.isfinite(v).all(axis=-1)] = np.nan  # also where no score counts: a loss of NaN must be seen
+            return choice._batched(product)
 
         return _Last.apply(*ctx.saved_tensors, grad, product), None
 
 
 class _Entropy(Function):
     @staticmethod
-    def forward(ctx, theta, problem):
-        entropy, gradient = kernels.entropy(*problem._arrays, problem._solve(), **problem._options)
-        ctx.save_for_backward(theta, problem._batched(gradient))
-        return problem._batched(entropy)
+    def forward(ctx, theta, choice):
+        entropy, gradient = choice._problem.entropy()
+        ctx.save_for_backward(theta, choice._batched(gradient))
+        return choice._batched(entropy)
 
     @staticmethod
     def backward(ctx, grad):
@@ -102,44 +111,40 @@ class _Entropy(Function):
 
 class _LogProb(Function):
     @staticmethod
-    def forward(ctx, theta, problem, subsets):
+    def forward(ctx, theta, choice, subsets):
         """Subsets (S, B, n) in int8; returns (S, B)."""
-        log_prob = kernels.log_prob(*problem._arrays, subsets, problem._solve(), **problem._options)
+        log_prob = choice._problem.log_prob(subsets)
         ctx.save_for_backward(theta)
-        ctx.problem, ctx.subsets, ctx.possible = problem, subsets, log_prob > -np.inf
-        return problem._tensor(log_prob)
+        ctx.choice, ctx.subsets, ctx.possible = choice, subsets, log_prob > -np.inf
+        return choice._tensor(log_prob)
 
     @staticmethod
     def backward(ctx, grad):
-        problem, subsets, possible = ctx.problem, ctx.subsets, ctx.possible
+        choice, subsets, possible = ctx.choice, ctx.subsets, ctx.possible
 
         def gradient(grad):
-            upstream = np.where(possible, grad.detach().cpu().double().numpy(), 0.0)
-            arguments = (*problem._arrays, subsets, upstream, problem._solve())
-            return problem._batched(kernels.log_prob_gradient(*arguments, **problem._options))
+            upstream = _validate.read("the upstream gradient", grad)
+            finite = np.isfinite(upstream)
+            gradient = choice._problem.log_prob_gradient(subsets, np.where(possible & finite, upstream, 0.0))
+            gradient[~finite.all(axis=0)] = np.nan
+            return choice._batched(gradient)
 
         return _Last.apply(*ctx.saved_tensors, grad, gradient), None, None
 
 
 class _FenchelYoung(Function):
     @staticmethod
-    def forward(ctx, theta, problem, subsets):
+    def forward(ctx, theta, choice, subsets):
         """Subsets (S, B, n) in int8; returns (S, B), from float64 and rounded once."""
-        if problem.regularizer == "shannon":
-            log_prob = kernels.log_prob(*problem._arrays, subsets, problem._solve(), **problem._options)
-            loss = -problem.gamma * log_prob
-        else:
-            scores = np.where(subsets, problem._arrays[0], 0.0).sum(axis=-1)
-            loss = np.maximum(problem._solve().value - scores, 0.0)
         ctx.save_for_backward(theta)
-        ctx.problem, ctx.subsets = problem, subsets
-        return problem._tensor(loss)
+        ctx.choice, ctx.subsets = choice, subsets
+        return choice._tensor(choice._problem.loss(subsets))
 
     @staticmethod
     def backward(ctx, grad):
         (theta,) = ctx.saved_tensors
-        target = ctx.problem._tensor(ctx.subsets).reshape(len(ctx.subsets), *theta.shape)
-        difference = _Mean.apply(theta, ctx.problem) - target
+        target = ctx.choice._tensor(ctx.subsets).reshape(len(ctx.subsets), *theta.shape)
+        difference = _Mean.apply(theta, ctx.choice) - target
         grad = grad.reshape(len(ctx.subsets), *theta.shape[:-1], 1)
         return (grad * difference).sum(dim=0), None, None
 
@@ -163,40 +168,41 @@ class _Last(Function):
 
 
 class _Subsets(Distribution):
-    """What :class:`TopK` and :class:`Knapsack` share."""
+    """What :class:`TopK` and :class:`Knapsack` share, and a distribution over subsets of another structure would.
+
+    Such a class gives ``__init__`` a problem (see ``lib.kernels``), and has ``expand`` and ``_require_fit``.
+    """
 
     arg_constraints = {}  # noqa: RUF012  (torch's own convention)
     support = constraints.independent(constraints.boolean, 1)
     has_rsample = False
 
-    def __init__(self, theta, scores, weights, capacity, batch, *, gamma, regularizer, exactly):
-        # scores (the data of theta), weights and capacity: arrays that broadcast to the batch, checked
+    def __init__(self, theta, problem, batch):
         n = theta.shape[-1]
         self.theta = theta if theta.shape[:-1] == batch else theta.expand(*batch, n)
-        self.gamma, self.regularizer = gamma, regularizer
-        self._options = {"gamma": gamma, "regularizer": regularizer, "exactly": exactly}
-        size = math.prod(batch)
-        # copies, so that the answers stay those of the arguments that were given
-        scores = np.array(np.broadcast_to(scores, (*batch, n)).reshape(size, n))
-        weights = np.array(np.broadcast_to(weights, (*batch, n)).reshape(size, n))
-        capacity = np.array(np.broadcast_to(capacity, batch).reshape(size))
-        if exactly:
-            best = _kth_largest(scores, capacity)
-            scores -= best[:, None]
-            self._shift = best * capacity
-        else:
-            # an item that is heavier than the budget is as good as masked, and what is left may have a larger unit
-            scores[weights > capacity[:, None]] = -np.inf
-            weights, capacity = _reduced(scores, weights, capacity)
-            self._shift = np.zeros(size)
-        self._arrays = scores, weights, capacity
-        self._solution = None
+        self.gamma, self.regularizer = problem.gamma, problem.regularizer
+        self._given, self._version = problem, _version(theta)
         super().__init__(batch, torch.Size([n]), validate_args=False)
 
-    def _solve(self) -> kernels.Solution:
-        if self._solution is None:
-            self._solution = kernels.marginals(*self._arrays, **self._options)
-        return self._solution
+    @property
+    def _problem(self):
+        """The problem of the scores as they were given, which they must still be for a gradient to be theirs."""
+        if self.theta.requires_grad and _version(self.theta) != self._version:
+            raise RuntimeError(
+                f"theta was changed in place (by an optimiser's step, say) after this {type(self).__name__} was made; "
+                "make a new one from it, as inside a training loop, or give theta.clone()"
+            )
+        return self._given
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._version = _version(self.theta)  # a copy counts its changes anew
+
+    def _expand_into(self, new, batch):
+        """Make ``new`` this distribution for a batch that it broadcasts to."""
+        rows = torch.arange(len(self._given.theta)).reshape(self.batch_shape).expand(batch).flatten().numpy()
+        _Subsets.__init__(new, self.theta.expand(*batch, *self.event_shape), self._problem.take(rows), batch)
+        return new
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.theta.device, self.theta.dtype)
@@ -204,10 +210,6 @@ class _Subsets(Distribution):
     def _batched(self, array: np.ndarray) -> torch.Tensor:
         """(B, ...) as a tensor of the batch's shape, on the device and in the type of the scores."""
         return self._tensor(array).reshape(self.batch_shape + array.shape[1:])
-
-    def _flat(self, tensor: torch.Tensor) -> np.ndarray:
-        """A tensor (..., n) as (B, n) in float64."""
-        return np.ascontiguousarray(tensor.detach().cpu().double().numpy()).reshape(self._arrays[0].shape)
 
     @property
     def value(self) -> torch.Tensor:
@@ -231,15 +233,15 @@ class _Subsets(Distribution):
         one table.
         """
         _validate.generator(generator)
-        if not isinstance(sample_shape, (tuple, list)) or any(not isinstance(s, int) or s < 0 for s in sample_shape):
+        sizes = sample_shape if isinstance(sample_shape, (tuple, list)) else [None]
+        if any(not isinstance(size, numbers.Integral) or size < 0 for size in sizes):
             raise TypeError(f"sample_shape must be a torch.Size or a tuple of integers >= 0, got {sample_shape!r}")
-        sample_shape = torch.Size(sample_shape)
+        sample_shape = torch.Size(int(size) for size in sizes)
         device = "cpu" if generator is None else generator.device
-        size = (math.prod(sample_shape), len(self._arrays[0]))
+        size = (math.prod(sample_shape), self.batch_shape.numel())
         seeds = torch.randint(-(2**63), 2**63 - 1, size, generator=generator, device=device)
         seeds = seeds.cpu().numpy().view(np.uint64)
-        drawn = kernels.sample(*self._arrays, seeds, self._solve(), **self._options)
-        return self._tensor(drawn).reshape(self._extended_shape(sample_shape))
+        return self._tensor(self._problem.sample(seeds)).reshape(self._extended_shape(sample_shape))
 
     def straight_through(self, sample_shape=(), *, generator: torch.Generator | None = None) -> torch.Tensor:
         """A draw whose gradient is declared to be that of the marginals (biased, of low variance)."""
@@ -258,16 +260,15 @@ class _Subsets(Distribution):
         shape = torch.broadcast_shapes(subsets.shape[:-1], self.batch_shape)
         batch = shape[len(shape) - len(self.batch_shape) :]
         if batch != self.batch_shape:
-            return self.expand(batch)._of_subsets(function, subsets)
-        number = math.prod(shape[: len(shape) - len(batch)])
-        subsets = subsets.expand(*shape, -1).to("cpu", torch.int8).reshape(number, *self._arrays[0].shape)
+            return self.expand(batch, self.__new__(type(self)))._of_subsets(function, subsets)
+        size = (math.prod(shape[: len(shape) - len(batch)]), batch.numel())
+        subsets = subsets.expand(*shape, -1).to("cpu", torch.int8).reshape(*size, *self.event_shape)
         return function.apply(self.theta, self, subsets.contiguous().numpy()).reshape(shape)
 
     def _zeros_and_ones(self, name: str, value) -> torch.Tensor:
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"{name} must be a torch tensor of 0 and 1, got {type(value).__name__}")
-        if value.layout is not torch.strided or value.is_nested or value.is_meta:
-            raise TypeError(f"{name} must be a dense tensor with data, got {value.layout} on {value.device}")
+        _validate.dense(name, value)
         shape = self.batch_shape + self.event_shape
         try:
             torch.broadcast_shapes(value.shape, shape)
@@ -279,11 +280,16 @@ class _Subsets(Distribution):
                 f"{name} must fit the shape {tuple(shape)}, with samples in front at will, got {tuple(value.shape)}: "
                 "it holds 0 or 1 for every item, not places of items"
             )
-        value = value.detach()
-        wrong = (value != 0) & (value != 1)
+        given = _validate.read(name, value)
+        wrong = (given != 0) & (given != 1)
         if wrong.any():
-            raise ValueError(f"{name} must hold only 0 and 1, got {value[wrong][0].item()}")
-        return value
+            raise ValueError(f"{name} must hold only 0 and 1, got {given[wrong][0]}")
+        return value.detach()
+
+    @property
+    def mode(self) -> torch.Tensor:
+        """A best subset, as 0 and 1 (..., n), from the hard dynamic program; the first of equal scores for top-k."""
+        return self._batched(self._problem.mode())
 
     def entropy(self) -> torch.Tensor:
         """The entropy of the distribution over subsets, in nats (...). Differentiable once."""
@@ -294,13 +300,7 @@ class _Subsets(Distribution):
 
         With Shannon these are all the subsets that fit; Tsallis and Gini leave many out.
         """
-        sizes = np.empty(len(self._arrays[0]), object)
-        for b in range(len(sizes)):
-            theta, weights, capacity = (array[b] for array in self._arrays)
-            if self.regularizer == "shannon":
-                sizes[b] = self._number(weights[theta > -np.inf].tolist(), int(capacity))
-            else:
-                sizes[b] = kernels.support_size(theta, weights, int(capacity), **self._options)
+        sizes = np.array(self._problem.support_size(), object)  # not int64: they may be larger
         return sizes.reshape(self.batch_shape).tolist()
 
     def __repr__(self):
@@ -351,26 +351,20 @@ class TopK(_Subsets):
         if np.any(free < k):
             free, wanted = (array[free < k].flat[0] for array in np.broadcast_arrays(free, k))
             raise ValueError(f"theta must leave k = {wanted} items that are not -inf, got {free}")
-        if regularizer != "shannon":
-            _check_memory("k", n, int(k.max(initial=0)))
-        self.k = torch.from_numpy(np.array(np.broadcast_to(k, batch)))
-        ones = np.ones(1, np.int64)
-        super().__init__(theta, scores, ones, k, batch, gamma=gamma, regularizer=regularizer, exactly=True)
+        k = np.array(np.broadcast_to(k, batch))
+        self.k = torch.from_numpy(k)
+        problem = kernels.ExactlyK(_flat(scores, batch, n), _flat(k, batch), gamma=gamma, regularizer=regularizer)
+        _check_memory("k", n, problem.budget())
+        super().__init__(theta, problem, batch)
 
     def expand(self, batch_shape, _instance=None):
-        batch = torch.Size(batch_shape)
-        theta, k = self.theta.expand(*batch, self.event_shape[0]), self.k.expand(batch)
-        return TopK(theta, k, gamma=self.gamma, regularizer=self.regularizer)
+        new, batch = self._get_checked_instance(TopK, _instance), torch.Size(batch_shape)
+        new.k = self.k.expand(batch)
+        return self._expand_into(new, batch)
 
-    @property
-    def mode(self) -> torch.Tensor:
-        """The k best items, as 0 and 1 (..., n); of equal scores the first."""
-        rank = np.argsort(np.argsort(-self._arrays[0], axis=-1, stable=True), axis=-1)
-        return self._batched((rank < self._arrays[2][:, None]).astype(np.int8))
-
-    @staticmethod
-    def _number(weights, k) -> int:
-        return math.comb(len(weights), k)
+    def _require_fit(self, target):
+        total = target.sum(dim=-1)
+        _refuse(total != self.k, "target must choose k = {} items, got {}", self.k, total)
 
 
 class Knapsack(_Subsets):
@@ -422,39 +416,21 @@ class Knapsack(_Subsets):
         batch = _common(theta=theta.shape[:-1], weights=weights.shape[:-1], capacity=capacity.shape)
         if n * int(weights.max(initial=0)) > 2**62:
             raise ValueError(f"weights must not add up to more than 2^62, got {n} of up to {weights.max()}")
-        self.weights = torch.from_numpy(np.array(np.broadcast_to(weights, (*batch, n))))
-        self.capacity = torch.from_numpy(np.array(np.broadcast_to(capacity, batch)))
-        super().__init__(theta, scores, weights, capacity, batch, gamma=gamma, regularizer=regularizer, exactly=False)
-        scores, weights, cells = self._arrays
-        if regularizer == "shannon":  # independent items need no table
-            cells = np.where(np.where(scores > -np.inf, weights, 0).sum(axis=-1) <= cells, 0, cells)
-        _check_memory("capacity", n, int(cells.max(initial=0)))
+        weights, capacity = np.array(np.broadcast_to(weights, (*batch, n))), np.array(np.broadcast_to(capacity, batch))
+        self.weights, self.capacity = torch.from_numpy(weights), torch.from_numpy(capacity)
+        arrays = _flat(scores, batch, n), _flat(weights, batch, n), _flat(capacity, batch)
+        problem = kernels.AtMost(*arrays, gamma=gamma, regularizer=regularizer)
+        _check_memory("capacity", n, problem.budget())
+        super().__init__(theta, problem, batch)
 
     def expand(self, batch_shape, _instance=None):
-        batch, n = torch.Size(batch_shape), self.event_shape[0]
-        theta, weights, capacity = (
-            self.theta.expand(*batch, n),
-            self.weights.expand(*batch, n),
-            self.capacity.expand(batch),
-        )
-        return Knapsack(theta, weights, capacity, gamma=self.gamma, regularizer=self.regularizer)
+        new, batch = self._get_checked_instance(Knapsack, _instance), torch.Size(batch_shape)
+        new.weights, new.capacity = self.weights.expand(*batch, *self.event_shape), self.capacity.expand(batch)
+        return self._expand_into(new, batch)
 
-    @property
-    def mode(self) -> torch.Tensor:
-        """A best subset, as 0 and 1 (..., n), from the hard dynamic program."""
-        return self._batched(kernels.mode(*self._arrays))
-
-    @staticmethod
-    def _number(weights, capacity) -> int:
-        if sum(weights) <= capacity:
-            return 2 ** len(weights)
-        # Π (1 + z^w) as one integer, z = 2^bits: the sum of the coefficients is at most 2^n < z - 1
-        bits = len(weights) + 2
-        window = (1 << bits * (capacity + 1)) - 1
-        product = 1
-        for weight in weights:
-            product += (product << bits * weight) & window
-        return product % ((1 << bits) - 1)  # z = 1 modulo z - 1
+    def _require_fit(self, target):
+        total = (self.weights * target).sum(dim=-1)
+        _refuse(total > self.capacity, "target must weigh at most the capacity {}, got {}", self.capacity, total)
 
 
 def fenchel_young_loss(distribution: TopK | Knapsack, target: torch.Tensor) -> torch.Tensor:
@@ -485,46 +461,35 @@ def fenchel_young_loss(distribution: TopK | Knapsack, target: torch.Tensor) -> t
     if not isinstance(distribution, _Subsets):
         raise TypeError(f"distribution must be a TopK or a Knapsack, got {type(distribution).__name__}")
     target = distribution._zeros_and_ones("target", target)
-    chosen = target != 0
-    if isinstance(distribution, TopK):
-        total, limit, allowed = chosen.sum(dim=-1).cpu(), distribution.k, "choose k = {} items"
-        wrong = total != limit
-    else:
-        total, limit = (distribution.weights * chosen.cpu()).sum(dim=-1), distribution.capacity
-        wrong, allowed = total > limit, "weigh at most the capacity {}"
-    if wrong.any():
-        total, limit = (tensor.expand(wrong.shape)[wrong][0].item() for tensor in (total, limit))
-        raise ValueError(f"target must {allowed.format(limit)}, got {total}")
-    if (chosen & (distribution.theta == -torch.inf)).any():
+    chosen = target.cpu() != 0
+    distribution._require_fit(chosen)
+    masked = torch.from_numpy(distribution._problem.theta == -np.inf)
+    if (chosen & masked.reshape(distribution.batch_shape + distribution.event_shape)).any():
         raise ValueError("target must not choose an item whose score is -inf")
     return distribution._of_subsets(_FenchelYoung, target)
 
 
-def _kth_largest(scores, k):
-    """The k-th largest score of each row, or the largest if k is 0; 0 where there is none."""
-    size, n = scores.shape
-    if n == 0:
-        return np.zeros(size)
-    place = np.minimum(n - k, n - 1)
-    if size and (place == place[0]).all():
-        best = np.partition(scores, place[0], axis=-1)[:, place[0]]
-    else:
-        best = np.take_along_axis(np.sort(scores, axis=-1), place[:, None], axis=-1)[:, 0]
-    return np.where(best == -np.inf, 0.0, best)
+def _refuse(wrong: torch.Tensor, message: str, *values: torch.Tensor) -> None:
+    """ValueError with the first of the values that are wrong, if any are."""
+    if wrong.any():
+        raise ValueError(message.format(*(value.expand(wrong.shape)[wrong][0].item() for value in values)))
 
 
-def _reduced(scores, weights, capacity):
-    """Weights and capacity in units of the common divisor of what can be chosen, and no capacity beyond their sum."""
-    weights = np.where(scores > -np.inf, weights, 0)
-    unit = np.maximum(np.gcd.reduce(weights, axis=-1), 1)
-    return weights // unit[:, None], np.minimum(capacity, weights.sum(axis=-1)) // unit
+def _version(tensor: torch.Tensor) -> int:
+    """How often the tensor was changed in place; torch does not count for inference tensors."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _flat(array: np.ndarray, batch: torch.Size, *event: int) -> np.ndarray:
+    """The array for the whole batch, as (B, ...): a copy in C order, which is what the kernels are compiled for."""
+    return np.array(np.broadcast_to(array, (*batch, *event)).reshape(batch.numel(), *event), order="C")
 
 
 def _checked(theta, gamma, regularizer):
     """The scores as an array, and gamma, which may not be so small that scores over gamma overflow."""
     scores = _validate.scores("theta", theta)
     gamma = _validate.real("gamma", gamma, at_least=1e-15)
-    return scores, gamma, _validate.choice("regularizer", regularizer, kernels.CODES)
+    return scores, gamma, _validate.choice("regularizer", regularizer, REGULARIZERS)
 
 
 def _common(**shapes) -> torch.Size:

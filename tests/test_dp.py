@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from lib import dp
+from lib import dp, smoothmax
 from lib.smoothmax import Gini, Shannon, Tsallis
 
-REGULARIZERS = [Shannon, Tsallis, Gini]
+REGULARIZERS = list(smoothmax.REGULARIZERS.values())
 
 
 def problem(seed, n=7):

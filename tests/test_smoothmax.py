@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from lib import smoothmax
 from lib.smoothmax import Gini, Shannon, Tsallis
 
 OMEGA = {
@@ -11,7 +12,7 @@ OMEGA = {
     Tsallis: lambda p: 4 / 3 * (p**1.5 + (1 - p) ** 1.5 - 1),
     Gini: lambda p: 0.5 * (p**2 + (1 - p) ** 2 - 1),
 }
-REGULARIZERS = list(OMEGA)
+REGULARIZERS = list(smoothmax.REGULARIZERS.values())
 T = np.linspace(-3, 3, 41)
 
 

@@ -1,11 +1,16 @@
 """TopK and Knapsack against enumeration, closed forms, laws, other libraries and every edge we know of."""
 
 import concurrent.futures
+import copy
 import itertools
 import math
 import os
+import pickle
+import shutil
 import subprocess
 import sys
+from decimal import Decimal, localcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +19,9 @@ from scipy import special, stats
 from torch.autograd import gradcheck, gradgradcheck
 
 from lib import dp, kernels, subsets
-from lib.smoothmax import Gini, Shannon, Tsallis
+from lib.smoothmax import REGULARIZERS
 from lib.subsets import Knapsack, TopK, fenchel_young_loss
 
-REGULARIZERS = {"shannon": Shannon, "tsallis": Tsallis, "gini": Gini}
 every_regularizer = pytest.mark.parametrize("regularizer", REGULARIZERS)
 
 
@@ -153,6 +157,7 @@ def test_sample_shapes_seeds_and_batches(regularizer):
     assert torch.equal(draws, again)
     assert not torch.equal(draws, choice.sample((5, 2), generator=torch.Generator().manual_seed(1)))
     assert choice.sample((0,)).shape == (0, 4, 2, 7)
+    assert choice.sample((np.int64(5),)).shape == (5, 4, 2, 7)
     torch.manual_seed(0)  # without a generator: torch's own stream
     first = choice.sample()
     torch.manual_seed(0)
@@ -273,6 +278,44 @@ def test_second_derivatives_raise_where_they_are_not_known(regularizer):
         torch.autograd.grad(second.sum(), theta)
 
 
+@every_regularizer
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_upstream_gradient_that_is_not_finite_is_not_lost(bad, regularizer):
+    """On all paths: the contour, the recursion on probabilities, its table (the second row), independent items."""
+    theta = torch.tensor([[0.1, 0.5, -1.0, 2.0], [1e3, 1e3, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    weights, zeros, ones = torch.tensor([2, 3, 1, 4]), torch.zeros(4), torch.ones(4)
+    for choice, subset in (
+        (TopK(theta, 2, regularizer=regularizer), ones),  # never drawn
+        (TopK(theta, 4, regularizer=regularizer), ones),  # no score counts
+        (Knapsack(theta, weights, 4, regularizer=regularizer), zeros),
+        (Knapsack(theta, weights, 4, regularizer=regularizer), ones),
+        (Knapsack(theta, weights, 0, regularizer=regularizer), zeros),
+        (Knapsack(theta, weights, 10, regularizer=regularizer), ones),
+    ):
+        outputs = [choice.mean, choice.value, choice.entropy(), choice.log_prob(subset), choice.straight_through()]
+        for output in (*outputs, fenchel_young_loss(choice, choice.mode)):
+            for row in (0, 1):
+                upstream = torch.zeros_like(output)
+                upstream[row].view(-1)[0] = bad  # one number of one instance
+                (gradient,) = torch.autograd.grad(output, theta, upstream, retain_graph=True)
+                assert not torch.isfinite(gradient[row]).any()
+                assert (gradient[1 - row] == 0).all()
+
+
+@every_regularizer
+def test_an_upstream_gradient_that_overflows_is_not_lost(regularizer):
+    theta, weights = scores(6, scale=0.3).requires_grad_(), torch.tensor([1, 2, 1, 2, 1, 3])
+    direction = torch.tensor([1.0, -1.0, -1.0, 1.0, 1.0, -1.0], dtype=torch.float64)
+    for make in (
+        lambda gamma: TopK(theta, 3, gamma=gamma, regularizer=regularizer).mean,
+        lambda gamma: Knapsack(theta, weights, 5, gamma=gamma, regularizer=regularizer).mean,
+    ):
+        (expected,) = torch.autograd.grad(make(0.4), theta, direction)
+        (gradient,) = torch.autograd.grad(make(0.4), theta, 1.7e308 * direction)
+        finite = torch.isfinite(gradient)
+        torch.testing.assert_close(gradient[finite] / 1.7e308, expected[finite])
+
+
 # ---- laws ----
 
 
@@ -338,19 +381,23 @@ def test_shannon_does_not_see_the_order():
     torch.testing.assert_close(Knapsack(theta[order], weights[order], 50).mean, y[order], rtol=0, atol=1e-14)
 
 
-GOLDEN = {
-    "shannon": ([0.286195, 0.349560, 0.258960], [0.258960, 0.349560, 0.286195]),
-    "gini": ([0.292, 0.438, 0.270], [0.220797, 0.429270, 0.338312]),
-    "tsallis": ([0.268123, 0.392662, 0.284579], [0.227015, 0.387129, 0.329689]),
-}
-
-
 @every_regularizer
-def test_golden_numbers_of_the_order(regularizer):
-    theta = torch.tensor([1.0, 1.2, 0.9], dtype=torch.float64)
-    for given, expected in zip((theta, theta.flip(0)), GOLDEN[regularizer], strict=True):
-        y = Knapsack(given, torch.ones(3, dtype=torch.int64), 1, regularizer=regularizer).mean
-        np.testing.assert_allclose(y, expected, atol=1e-6)
+def test_one_item_is_the_smoothed_maximum(regularizer):
+    """With room for it, and 0 for leaving it: the two implementations of each regulariser in the registry."""
+    t = torch.linspace(-3, 3, 41, dtype=torch.float64).unsqueeze(-1).requires_grad_()
+    choice = Knapsack(0.5 * t, [1], 1, gamma=0.5, regularizer=regularizer)
+    exact, points = REGULARIZERS[regularizer], t.detach().squeeze().numpy()
+    np.testing.assert_allclose(choice.value.detach(), 0.5 * exact.value(points), atol=1e-15)
+    np.testing.assert_allclose(choice.mean.detach()[:, 0], exact.probability(points), atol=1e-15)
+    np.testing.assert_allclose(torch.autograd.grad(choice.mean.sum(), t)[0][:, 0], exact.curvature(points), atol=1e-7)
+
+
+def test_a_regulariser_without_kernels_is_an_error():
+    assert set(kernels.CODES) == set(REGULARIZERS.values())
+    for function in (kernels._row, kernels._curvature, kernels._log_chance):
+        function = getattr(function, "py_func", function)
+        with pytest.raises(ValueError, match="no kernel for this regulariser"):
+            function(99, *[None] * (function.__code__.co_argcount - 1))
 
 
 # ---- other libraries ----
@@ -556,7 +603,7 @@ def test_the_cold_knapsack_is_right_where_the_linear_recursion_underflows():
         )
         value = dp.forward(theta, weights, 61, gamma=gamma)[0][-1, -1]
         assert choice.value.item() == pytest.approx(value, abs=1e-11)
-        tabled.append(bool(choice._solve().tabled[0]))
+        tabled.append(bool(choice._problem.solution.tabled[0]))
     assert any(tabled)
     assert not all(tabled)
 
@@ -576,6 +623,65 @@ def test_log_probability_and_entropy_in_the_deep_cold():
         assert choice.log_prob(choice.mode) == choice.entropy() == 0
     for seed in range(50):
         assert TopK(scores(20, seed=seed), 7, gamma=0.003).entropy() >= 0
+
+
+def exact_law(theta, weights, capacity, gamma):
+    """All subsets that fit, their log-probabilities under Shannon's law, and its marginals, from 60 digits."""
+    fitting = dp.enumerate_subsets(weights, capacity)
+    with localcontext() as context:
+        context.prec = 60
+        logits = [sum(map(Decimal, theta[x == 1].tolist()), Decimal(0)) / Decimal(gamma) for x in fitting]
+        mass = [(logit - max(logits)).exp() for logit in logits]
+        log_prob = np.array([float(logit - max(logits) - sum(mass).ln()) for logit in logits])
+        marginals = np.array([float(np.dot(mass, column) / sum(mass)) for column in fitting.T])
+    return fitting, log_prob, marginals
+
+
+@pytest.mark.parametrize(("size", "gamma"), [(1000, 0.3), (1000, 1.0), (1000, 0.01), (1, 1e-3), (1, 1e-4), (30, 0.05)])
+def test_log_probability_and_loss_to_the_last_digits(size, gamma):
+    """Where the table is used, too, most of whose chances are rounded to 0 or 1."""
+    tabled = 0
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(2, 7))
+        theta = size * rng.choice([0.0, 1.0], n) + rng.choice([1.0, size / 100]) * rng.normal(size=n)
+        weights = rng.integers(1, 5, n)
+        capacity = int(rng.integers(0, weights.sum()))
+        fitting, log_prob, marginals = exact_law(theta, weights, capacity, gamma)
+        leaf, target = torch.as_tensor(theta).requires_grad_(), torch.as_tensor(fitting)
+        choice = Knapsack(leaf, weights, capacity, gamma=gamma)
+        tabled += bool(choice._problem.solution.tabled[0])
+        rounding = 4 * n * np.abs(theta).max() / gamma * 2.0**-52  # of a sum of scores
+        got = choice.log_prob(target)
+        np.testing.assert_allclose(got.detach(), log_prob, rtol=1e-14, atol=1e-14 + rounding)
+        loss = fenchel_young_loss(choice, target)
+        np.testing.assert_allclose(loss.detach(), -gamma * log_prob, rtol=1e-14, atol=gamma * (1e-14 + rounding))
+        upstream = torch.as_tensor(rng.normal(size=len(fitting)))
+        expected = upstream.numpy() @ (fitting - marginals)
+        (of_log_prob,) = torch.autograd.grad(got, leaf, upstream)
+        np.testing.assert_allclose(gamma * of_log_prob, expected, atol=1e-13 + 10 * rounding)
+        (of_loss,) = torch.autograd.grad(loss, leaf, upstream)
+        np.testing.assert_allclose(of_loss, -expected, atol=1e-13 + 10 * rounding)
+    if (size, gamma) != (30, 0.05):
+        assert tabled
+
+
+@pytest.mark.parametrize("distance", [1e-1, 1e-3, 1e-6])
+def test_tsallis_nearly_certain_coins_keep_their_digits(distance):
+    """1 - P falls with the square of the distance from the end, below the last digit of P."""
+    t = -2 + distance
+    with localcontext() as context:
+        context.prec = 60
+        exact = Decimal(t)
+        root = (2 - exact * exact / 4).sqrt()
+        chance = Decimal("0.5") + exact / 4 * root
+        expected, slope = float(chance.ln()), float((4 - exact * exact) / (8 * root) / chance)
+    for sign, subset in ((1, [1]), (-1, [0])):
+        theta = torch.tensor([sign * t], dtype=torch.float64, requires_grad=True)
+        log_prob = Knapsack(theta, [1], 1, regularizer="tsallis").log_prob(torch.tensor(subset))
+        assert log_prob.item() == pytest.approx(expected, rel=1e-9)
+        log_prob.backward()
+        assert sign * theta.grad.item() == pytest.approx(slope, rel=1e-9)
 
 
 def test_ties_far_from_zero_keep_their_digits():
@@ -626,10 +732,69 @@ def test_changing_theta_afterwards_changes_nothing():
     choice = TopK(theta, 2)
     before, target = choice.mean.clone(), torch.tensor([1, 1, 0, 0])
     loss = fenchel_young_loss(choice, target)
+    wide, log_prob = choice.expand((2,)), choice.log_prob(target)
     theta[0], theta[3] = -50, 50
     assert choice.mode.tolist() == [1, 1, 0, 0]
     assert torch.equal(choice.mean, before)
     assert fenchel_young_loss(choice, target) == loss
+    # one law, whichever way it is asked
+    for same in (wide, choice.expand((2,)), copy.deepcopy(choice).expand((2,))):
+        assert torch.equal(same.mean, before.expand(2, 4))
+        assert torch.equal(same.log_prob(target), log_prob.expand(2))
+    assert torch.equal(choice.log_prob(target.expand(2, 4)), log_prob.expand(2))
+    assert torch.equal(fenchel_young_loss(choice, target.expand(2, 4)), loss.expand(2))
+
+
+USES = [
+    lambda choice: choice.value,
+    lambda choice: choice.mean,
+    lambda choice: choice.variance,
+    lambda choice: choice.mode,
+    lambda choice: choice.entropy(),
+    lambda choice: choice.support_size(),
+    lambda choice: choice.sample(),
+    lambda choice: choice.straight_through(),
+    lambda choice: choice.expand((2,)),
+    lambda choice: choice.log_prob(torch.tensor([1, 1, 0, 0])),
+    lambda choice: choice.log_prob(torch.tensor([1, 1, 0, 0]).expand(2, 4)),
+    lambda choice: fenchel_young_loss(choice, torch.tensor([1, 1, 0, 0])),
+]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_an_optimisers_step_after_construction_is_an_error(use):
+    """A distribution made outside the training loop would never move."""
+    theta = torch.tensor([1.0, 0.0, 0.0, -1.0], requires_grad=True)
+    optimizer = torch.optim.SGD([theta], lr=0.1)
+    for make in (lambda: TopK(theta, 2), lambda: Knapsack(theta, [1, 1, 1, 1], 2), lambda: TopK(theta, 2).expand((2,))):
+        choice = make()
+        use(choice)
+        theta.grad = torch.ones(4)
+        optimizer.step()
+        with pytest.raises(RuntimeError, match=r"theta was changed in place .* make a new one"):
+            use(choice)
+
+
+def test_copies_have_scores_of_their_own():
+    theta = torch.tensor([1.0, 0.0, 0.0, -1.0], requires_grad=True)
+    with torch.no_grad():
+        theta += 1
+    choice = TopK(theta, 2)
+    for copied in (copy.deepcopy(choice), pickle.loads(pickle.dumps(choice))):
+        with torch.no_grad():
+            theta += 1
+        copied.value.backward()
+        torch.testing.assert_close(copied.theta.grad, copied.mean.detach())
+
+
+def test_gradients_of_expanded_distributions_add_up():
+    theta, target = scores(4).requires_grad_(), torch.tensor([1, 1, 0, 0])
+    for choice in (TopK(theta, 2), Knapsack(theta, [1, 2, 1, 1], 3)):
+        (once,) = torch.autograd.grad(choice.log_prob(target), theta)
+        for twice in (choice.log_prob(target.expand(2, 4)), choice.expand((2,)).log_prob(target)):
+            torch.testing.assert_close(torch.autograd.grad(twice.sum(), theta)[0], 2 * once)
+        (once,) = torch.autograd.grad(choice.value, theta)
+        torch.testing.assert_close(torch.autograd.grad(choice.expand((3, 2)).value.sum(), theta)[0], 6 * once)
 
 
 @pytest.mark.parametrize("regularizer", ["shannon"])
@@ -771,6 +936,7 @@ ERRORS = [
     (lambda: fenchel_young_loss(Knapsack(THETA, W, 2), W), ValueError, "target must weigh at most the capacity 2, got"),
     (lambda: fenchel_young_loss(TopK(THETA, 2), torch.full((4,), 0.5)), ValueError, "target must hold only 0 and 1"),
     (lambda: TopK(THETA, 2).log_prob(torch.zeros(4, device="meta")), TypeError, "value must be a dense tensor"),
+    (lambda: TopK(THETA, 2).sample((2.0,)), TypeError, r"sample_shape must be .* got \(2.0,\)"),
     (lambda: TopK(THETA, 2).sample(5), TypeError, "sample_shape must be a torch.Size or a tuple .* got 5"),
     (lambda: TopK(THETA, 2).sample((-1,)), TypeError, r"sample_shape must be .* got \(-1,\)"),
     (lambda: TopK(THETA, 1, gamma=torch.tensor(1.0, requires_grad=True)), TypeError, "gamma must be a plain number"),
@@ -794,6 +960,59 @@ ERRORS = [
 def test_errors_name_the_argument_the_value_and_what_is_allowed(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda f, t: torch.func.vmap(f)(t), "theta"),
+        (lambda f, t: torch.func.grad(lambda t: f(t)[0])(t[0]), "theta"),
+        (lambda f, t: torch.func.jacrev(f)(t[0]), "theta"),
+        (lambda f, t: torch.autograd.functional.jacobian(f, t[0], vectorize=True), "the upstream gradient"),
+        (lambda f, t: torch.func.vmap(lambda s: TopK(t[0], 1).log_prob(s))(torch.eye(4)), "value"),
+    ],
+)
+def test_transforms_of_torch_func_are_refused(call, name):
+    for f in (lambda t: TopK(t, 2).mean, lambda t: Knapsack(t, W, 2).mean):
+        with pytest.raises(RuntimeError, match=rf"^{name} cannot be read in torch.func .* use torch.autograd.grad"):
+            call(f, scores(3, 4))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace. is deprecated:DeprecationWarning")
+def test_tracing_is_refused():
+    for f in (lambda t: TopK(t, 2).mean, lambda t: Knapsack(t, W, 2).mean):
+        with pytest.raises(RuntimeError, match=r"theta cannot be traced: .* torch\.jit\.trace would keep the answer"):
+            torch.jit.trace(f, THETA)
+
+
+class Same(TopK):
+    """A subclass without a constructor of its own."""
+
+
+class Pair(TopK):
+    """A subclass with one."""
+
+    def __init__(self, theta):
+        super().__init__(theta, 2)
+
+
+class Light(Knapsack):
+    def __init__(self, theta):
+        super().__init__(theta, [1] * theta.shape[-1], 2)
+
+
+def test_expand_follows_torchs_convention():
+    theta, subset = scores(4), torch.tensor([1, 1, 0, 0])
+    wide = Same(theta, 2).expand((3,))
+    assert type(wide) is Same
+    assert torch.equal(wide.mean, TopK(theta, 2).mean.expand(3, 4))
+    for choice in (Pair(theta), Light(theta)):
+        with pytest.raises(NotImplementedError, match="must also define a custom"):
+            choice.expand((3,))
+        instance = object.__new__(type(choice))
+        assert choice.expand((3,), _instance=instance) is instance
+        assert torch.equal(instance.mean, choice.mean.expand(3, 4))
+        assert torch.equal(choice.log_prob(subset.expand(3, 4)), choice.log_prob(subset).expand(3))
 
 
 # ---- the machine ----
@@ -834,6 +1053,74 @@ def test_compilation_is_announced_once_and_kept(tmp_path):
     assert first.stdout == second.stdout == "2.0\n"
     assert first.stderr.count("Compiling the kernels of lib") == 1
     assert second.stderr == ""
+
+
+def python(code, cwd=None, **environment):
+    environment = {**os.environ, **environment}
+    environment.pop("EXPLORE_STATIC", None)
+    return subprocess.run([sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+ONE_KERNEL = "import numpy as np; from lib import kernels; print(kernels._uniform(np.uint64(1))[1])"
+
+
+def test_nothing_needs_to_be_written(tmp_path):
+    """Where no folder can be made (here, below a file; the user root may write everywhere) nothing is kept."""
+    shutil.copytree(Path(kernels.__file__).parent, tmp_path / "lib", ignore=shutil.ignore_patterns("__pycache__"))
+    blocked = tmp_path / "lib" / "__pycache__"
+    blocked.touch()
+    folders = {name: str(blocked / "below") for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "LOCALAPPDATA")}
+    run = python(ONE_KERNEL, cwd=tmp_path, **folders)
+    assert run.returncode == 0, run.stderr
+    assert float(run.stdout) < 1
+    assert len(run.stderr.splitlines()) == 1
+    assert "no folder for them can be written to; NUMBA_CACHE_DIR names one" in run.stderr
+
+
+def test_a_broken_cache_is_made_again(tmp_path):
+    first = python(ONE_KERNEL, NUMBA_CACHE_DIR=str(tmp_path))
+    for kind in ("nbi", "nbc"):
+        (file,) = tmp_path.rglob(f"*.{kind}")
+        whole = file.stat().st_size
+        os.truncate(file, whole // 2)
+        again = python(ONE_KERNEL, NUMBA_CACHE_DIR=str(tmp_path))
+        assert again.returncode == 0, again.stderr
+        assert again.stdout == first.stdout
+        assert file.stat().st_size == whole
+
+
+def test_nothing_is_left_to_compile_after_compile_all():
+    """Whatever the layout and the type of the arguments, the kernels see one."""
+    code = """
+import torch
+from numba.core.dispatcher import Dispatcher
+from lib import kernels
+from lib.smoothmax import REGULARIZERS
+from lib.subsets import Knapsack, TopK, fenchel_young_loss
+
+def compiled():
+    return {name: list(f.overloads) for name, f in vars(kernels).items() if isinstance(f, Dispatcher) and f.overloads}
+
+kernels.compile_all()
+before = compiled()
+base = torch.randn(6, 5, dtype=torch.float64)
+for theta in (base.T[:, :4], base[::2, ::2][:2], base[0, :4].expand(2, 4), base[:2, :4].float(), base[:0, :4], base[0]):
+    theta, n = theta.detach().requires_grad_(), theta.shape[-1]
+    weights = torch.arange(2 * n).reshape(n, 2).T if theta.shape[:-1] == (2,) else torch.arange(2 * n)[::2].int()
+    for regularizer in REGULARIZERS:
+        for choice in (TopK(theta, 2, regularizer=regularizer), Knapsack(theta, weights, 4, regularizer=regularizer)):
+            v = torch.ones(2 * n, dtype=theta.dtype)[::2].expand_as(theta)
+            torch.autograd.grad(choice.mean, theta, v)
+            outputs = choice.entropy().sum() + choice.value.sum()
+            subsets = choice.sample((3,)).transpose(0, -1).contiguous().transpose(0, -1)
+            outputs = outputs + choice.log_prob(subsets).sum() + fenchel_young_loss(choice, choice.mode).sum()
+            outputs.backward()
+            choice.expand((3, *choice.batch_shape)).support_size()
+after = compiled()
+assert after == before, [name for name in after if after[name] != before.get(name)]
+"""
+    run = python(code)
+    assert run.returncode == 0, run.stderr
 
 
 def test_arithmetic_of_the_kernels():
