@@ -193,9 +193,9 @@ _STYLE = """
 .explore [role=alert]:empty{display:none}
 """
 
-# Frames are lists of indices into the distinct lines of all pictures, with the last slider running fastest. The sliders
-# come disabled, with a sentence for readers without scripts, and are enabled when their pictures are there; whatever
-# fails, the player is put back and says so.
+# Frames are lists of indices into the distinct lines of all pictures, with the last slider running fastest. A player
+# comes with a sentence for readers without scripts; whatever fails, it is put back, says so and is disabled. (It does not
+# come disabled, as browsers restore only sliders that are not.)
 _SCRIPT = """
 (async function () {
   const root = document.getElementById("ID");
@@ -242,10 +242,7 @@ _SCRIPT = """
       try { show(); } catch (error) { fail(error); }
     }
     show();
-    inputs.forEach(function (input) {
-      input.disabled = false;
-      input.addEventListener("input", update);
-    });
+    inputs.forEach(function (input) { input.addEventListener("input", update); });
     image.addEventListener("error", function () { fail("a picture is spoilt"); }, { once: true });
     // Browsers restore the sliders of a page that is reloaded or left and come back to; the picture must follow them.
     window.addEventListener("pageshow", update);
@@ -273,7 +270,7 @@ def _player(draw: Callable, alt: str | Callable, grid: dict[str, list]) -> str:
             f'<input type="range" id="{ident}-{name}" name="{name}" min="0" max="{len(values) - 1}" step="1" '
             f'value="{middle}" aria-valuetext="{html.escape(_written(values[middle]))}" '
             # JupyterLab would take the arrow keys away from the slider
-            'data-lm-suppress-shortcuts="true" disabled>'
+            'data-lm-suppress-shortcuts="true">'
             f'<output for="{ident}-{name}">{html.escape(_written(values[middle]))}</output>'
         )
     # the widest value is given its place, so that nothing jumps when another one takes it

@@ -145,7 +145,7 @@ def test_the_address_of_the_repository_is_written_once(tracked, root):
 
 def test_no_file_tells_of_the_machine_it_was_written_on(tracked):
     # of anybody's machine: homes and temporary folders; inside a longer path or an address they are none
-    needles = [r"/(?:home|Users)/\w+/", r"/(?:roo|wor)[tk]/", r"\.\./share[d]", r"/tmp/\w", r"[A-Z]:\\\\?Users\b"]
+    needles = [r"/(?:home|Users)/\w+/", r"/roo[t]/", r"/tmp/\w", r"[A-Z]:\\\\?Users\b"]
     pattern = re.compile("|".join(rf"(?<![\w.$<{{}}-]){needle}" for needle in needles))
     found = [f"{name}: {hit}" for name, text in tracked.items() for hit in pattern.findall(text)]
     assert found == []
