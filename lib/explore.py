@@ -194,8 +194,8 @@ _STYLE = """
 """
 
 # Frames are lists of indices into the distinct lines of all pictures, with the last slider running fastest. A player
-# comes with a sentence for readers without scripts; whatever fails, it is put back, says so and is disabled. (It does not
-# come disabled, as browsers restore only sliders that are not.)
+# comes with a sentence for readers without scripts; whatever fails, it is put back, says so and is disabled. (It is not
+# before, as browsers restore only sliders that can be moved.)
 _SCRIPT = """
 (async function () {
   const root = document.getElementById("ID");
