@@ -152,18 +152,21 @@ def execute_one(document: str) -> None:
             ],
         )
         with client.setup_kernel(env=os.environ | ENVIRONMENT | {"CHAPTER_READS": str(log)}):
-            for cell in code_cells(notebook):
-                kernel = psutil.Process(client.km.provisioner.pid)
-                before = processor_seconds(kernel)
-                client.execute_cell(cell, notebook.cells.index(cell))
-                took["seconds"].append(processor_seconds(kernel) - before)
-                took["megabytes"] = max(took["megabytes"], megabytes(kernel))
+            for index, cell in enumerate(notebook.cells):
+                if cell.cell_type == "code":
+                    kernel = psutil.Process(client.km.provisioner.pid)
+                    before = processor_seconds(kernel)
+                    client.execute_cell(cell, index)
+                    took["seconds"].append(processor_seconds(kernel) - before)
+                    took["megabytes"] = max(took["megabytes"], megabytes(kernel))
         client.set_widgets_metadata()
         took["reads"] = {name: digest(ROOT / name) for name in sorted(set(log.read_text(encoding="utf-8").split("\n")))}
     took["reads"].pop("", None)
     notebook.metadata["execution"] = took
     path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook, path)
+    half_written = path.with_suffix(".part")  # whoever interrupts a build finds whole notebooks only
+    nbformat.write(notebook, half_written)
+    half_written.replace(path)
 
 
 def processor_seconds(process: psutil.Process) -> float:

@@ -66,6 +66,8 @@ def build(master: Path, seed: int, target: Path) -> Path:
         line = f", line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
         raise Refused(f"{master.name}{line}: Jinja cannot fill it in: {error}") from error
     questions(master.name, text)
+    if not re.search(r"^ +ok_format: false$", text, re.M):
+        raise Refused(f"{master.name}: there must be ok_format: false under tests in ASSIGNMENT CONFIG")
     notebook = jupytext.reads(text, fmt="md:myst")
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "language_info": {"name": "python"}}
     with tempfile.TemporaryDirectory() as folder:
@@ -204,7 +206,8 @@ def make(name: str, seed: int) -> None:
         print("Running the solution (half a minute) ...", flush=True)
         assignment = Assignment.read(built)
         result = grade(built / "solution.ipynb", assignment, confined=can_confine())
-        if result.notes or result.total(assignment) < assignment.possible:
+        passed = all(all(checks.values()) for checks in result.passed.values())  # public ones, without points, too
+        if result.notes or not passed or result.total(assignment) < assignment.possible:
             total = result.total(assignment)
             failed = [f"{check}: {why}" for whys in result.messages.values() for check, why in whys.items() if why]
             raise Refused(f"The solution has {total:g} of {assignment.possible:g}: {'; '.join(result.notes + failed)}")

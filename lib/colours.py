@@ -1,4 +1,4 @@
-"""Colours that mean something, the same in every chapter; each is a place in the cycle of ``lib.book``."""
+"""Colours that mean something, the same in every chapter; each but AREA is a place in the cycle of ``lib.book``."""
 
 from __future__ import annotations
 

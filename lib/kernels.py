@@ -1207,7 +1207,7 @@ class Problem:
     """A batch of problems under a smoothed maximum, in NumPy: what :class:`ExactlyK` and :class:`AtMost` share.
 
     ``theta`` (B, n), -inf for what cannot be chosen, ``gamma``, ``regularizer`` and the members without an underscore
-    are all that :mod:`lib.subsets` asks, also of a structure that has other kernels. Subsets are 0/1 in int8.
+    are all that :mod:`lib.subsets` uses: a problem of another structure has to offer these. Subsets are 0/1 in int8.
     """
 
     exactly: bool

@@ -90,5 +90,5 @@ class Gini:
         return np.where(np.abs(t) < 1, 0.5, 0.0)
 
 
-#: The regularisers by name; the book, the tests and the fast kernels know of no other list.
+#: The regularisers by name. One more needs its rows in ``lib.kernels``, too, and a colour in ``lib.colours``.
 REGULARIZERS = {"shannon": Shannon, "tsallis": Tsallis, "gini": Gini}

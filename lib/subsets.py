@@ -29,10 +29,10 @@ sums of Bernoulli variables are in Hong, *On computing the distribution function
 (2013).
 
 Everything is computed in float64 on the CPU and comes back in the type, and on the device, of the scores. As in any
-sum, scores that are much larger than the temperature count only up to their last digit: two subsets of a knapsack whose
-scores tie exactly may differ by some :math:`10^{-16}\,|\theta|/\gamma`. The transforms of torch.func, batched gradients
-(``vectorize=True``) and ``torch.jit.trace`` cannot look into these functions; they are refused. An upstream gradient
-that is not finite makes the whole gradient of that element of the batch NaN.
+sum, scores that are much larger than the temperature count only up to their last digit: the chances of two subsets of
+a knapsack whose scores tie exactly may differ, relatively, by some :math:`10^{-16}\,|\theta|/\gamma`. The transforms of
+torch.func, batched gradients (``vectorize=True``) and ``torch.jit.trace`` cannot look into these functions; they are
+refused. Where an upstream gradient is not finite, no entry of that element's gradient is (NaN or infinite).
 
 A distribution is that of the scores it was given: it does not follow a later change of ``theta`` in place, as by an
 optimiser. Where ``theta`` requires a gradient such a change is an error: make the distribution inside the loop.
@@ -229,8 +229,8 @@ class _Subsets(Distribution):
     def sample(self, sample_shape=(), *, generator: torch.Generator | None = None) -> torch.Tensor:
         """Independent exact draws (sample_shape, ..., n) of 0 and 1, in the type of the scores.
 
-        A draw of Shannon's top-k throws n coins about 2.5 times the standard deviation of their sum; other draws share
-        one table.
+        A draw of Shannon's top-k throws n coins until k show heads, on average some 2.5 s times, s the standard
+        deviation of their number; other draws share one table.
         """
         _validate.generator(generator)
         sizes = sample_shape if isinstance(sample_shape, (tuple, list)) else [None]
@@ -313,7 +313,8 @@ class TopK(_Subsets):
 
     .. math::
 
-        V_0(0) = 0, \quad V_i(c) = \max\nolimits_\Omega\bigl(V_{i-1}(c - 1) + \theta_i,\, V_{i-1}(c)\bigr), \qquad
+        V_0(0) = 0, \quad V_0(c \ne 0) = -\infty, \qquad
+        V_i(c) = \max\nolimits_\Omega\bigl(V_{i-1}(c - 1) + \theta_i,\, V_{i-1}(c)\bigr), \\
         \texttt{value} = V_n(k), \quad \texttt{mean} = \nabla_\theta V_n(k) = \mathbb E\,x .
 
     With Shannon entropy, V is :math:`\gamma\log\sum_{|S| = k} e^{\theta(S)/\gamma}`, and k = 1 is the softmax. The time

@@ -285,10 +285,8 @@ def _integrals_to_the_right() -> np.ndarray:
 
 
 _TO_THE_RIGHT = _integrals_to_the_right()
-_LEFT, _RIGHT = (
-    -24.0,
-    20.0,
-)  # beyond these the integrands are exponentials to within rounding; artanh of a float is inside
+# Beyond these the integrands are exponentials to within rounding; artanh of a float is inside.
+_LEFT, _RIGHT = -24.0, 20.0
 
 
 def _scale_ratio(c0: np.ndarray, beta: float, dim: float) -> np.ndarray:

@@ -27,13 +27,10 @@ def find() -> str | None:
 
 
 def playwrights() -> list[str]:
-    """Where Playwright would have put its own, if this Python has Playwright."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        return []
-    with sync_playwright() as playwright:
-        return [playwright.chromium.executable_path]
+    """Where Playwright would have put its own, if this Python has Playwright (and the system what that needs)."""
+    ask = "from playwright.sync_api import sync_playwright as s\nwith s() as p: print(p.chromium.executable_path)"
+    asked = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
+    return asked.stdout.split("\n")[:1] if asked.returncode == 0 else []
 
 
 def starts(path: str) -> bool:

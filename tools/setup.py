@@ -40,7 +40,8 @@ def main() -> None:
         pip(*(line for line in lines() if line not in first), options=["--no-deps"])
         PACKAGES.write_text(packages)
     # the folder too, which is where `import lib` leads to
-    book = digest(*(ROOT / name for name in ("pyproject.toml", "postBuild", SETTINGS)), more=f"{packages} {ROOT}")
+    files = [ROOT / name for name in ("pyproject.toml", "postBuild", SETTINGS)]
+    book = digest(*files, *sorted((ROOT / "coursework").glob("*.md")), more=f"{packages} {ROOT}")
     if recorded(BOOK) != book:
         subprocess.run([ROOT / "postBuild"], env=environment(), check=True)
         BOOK.write_text(book)

@@ -147,6 +147,7 @@ REFUSED = [
     ("{{ factor }} x.", "{{ math.sqrt(-1) }} x.", "bad.md: Jinja cannot fill it in: math domain error"),
     ("name: {{ name }}", "name: tiny", "bad.md: the name under ASSIGNMENT CONFIG must be {{ name }}, got 'tiny'"),
     ('{% include "check.py" %}', "grader = 1", 'bad.md: there must be a cell with {% include "check.py" %}'),
+    ("ok_format: false", "ok_format: true", "bad.md: there must be ok_format: false under tests"),
     ("# BEGIN SOLUTION\n```", "```", "bad.md: Otter Assign cannot read it"),
     ("name: q2", "name: q1", "bad.md: the name of a question must be one word that no other one has, got 'q1'"),
     ("name: q2\n", "name: [\n", "bad.md: what is under # BEGIN QUESTION must be lines name: value, got 'name: ["),
@@ -213,6 +214,13 @@ def test_a_solution_without_full_marks_is_not_built(masters, monkeypatch, capsys
         in capsys.readouterr().err
     )
     assert not (folder / "build").exists()
+
+
+def test_a_solution_that_fails_a_check_without_points_is_not_built(masters, monkeypatch, capsys):
+    """Students would be told that a right answer is wrong."""
+    masters(tiny=TINY.read_text().replace("assert times(0) == 0", "assert times(0) == 1"))
+    assert call(assign.main, monkeypatch) == 1
+    assert "The solution has 4 of 4: test_zero: times(0) is 0, yours is 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("main", [assign.main, lambda: grade.main()], ids=["assign", "grade"])

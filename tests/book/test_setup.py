@@ -47,7 +47,7 @@ def test_it_installs_again_if_contents_change_and_not_if_times_do(calls):
     assert set_up(calls) == []
     for name, again in [
         ("requirements.lock", everything), ("pyproject.toml", ["postBuild"]), ("postBuild", ["postBuild"]),
-        (setup.SETTINGS, ["postBuild"]),
+        (setup.SETTINGS, ["postBuild"]), ("coursework/transition.md", ["postBuild"]),
     ]:  # fmt: skip
         path = setup.ROOT / name
         before = path.read_bytes()
