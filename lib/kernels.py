@@ -1285,19 +1285,11 @@ class Problem:
             _table_sample_batch(*self._table, seeds, tabled, subsets)
         return subsets
 
-    def mode(self) -> np.ndarray:
-        """The best subset of each problem (B, n)."""
-        raise NotImplementedError
-
     def support_size(self) -> list[int]:
         """How many subsets each law can draw."""
         if self.regularizer == "shannon":
             return [self._number(w[t > -np.inf].tolist(), int(c)) for t, w, c in self._each()]
         return [self._count(*problem) for problem in self._each()]
-
-    def budget(self) -> int:
-        """The largest capacity for which a table may be needed."""
-        raise NotImplementedError
 
     def take(self, rows) -> Problem:
         """The problems of some rows of the batch, as often as they are named."""
@@ -1351,12 +1343,13 @@ class ExactlyK(Problem):
         best = _kth_largest(theta, k)
         super().__init__(theta - best[:, None], np.ones(theta.shape, np.int64), k, best * k, **options)
 
-    def mode(self):
-        """Of equal scores the first."""
+    def mode(self) -> np.ndarray:
+        """The best subset of each problem (B, n): of equal scores the first."""
         rank = np.argsort(np.argsort(-self.theta, axis=-1, stable=True), axis=-1)
         return (rank < self.capacity[:, None]).astype(np.int8)
 
-    def budget(self):
+    def budget(self) -> int:
+        """The largest capacity for which a table may be needed."""
         return 0 if self.regularizer == "shannon" else int(self.capacity.max(initial=0))
 
     def _solve_fast(self, out):
@@ -1384,15 +1377,16 @@ class AtMost(Problem):
         theta = np.where(weights > capacity[:, None], -np.inf, theta)
         super().__init__(theta, *_reduced(theta, weights, capacity), np.zeros(len(theta)), **options)
 
-    def mode(self):
-        """The table for the maximum itself, walked back."""
+    def mode(self) -> np.ndarray:
+        """The best subset of each problem (B, n): the table for the maximum itself, walked back."""
         seeds, best = np.zeros((1, len(self.theta)), np.uint64), (self.theta > 0).astype(np.int8)[None]
         tabled = ~self._fits_whole()
         best[:, tabled] = 0
         _table_sample_batch(self.theta, self.weights, self.capacity, 1.0, HARD, False, seeds, tabled, best)
         return best[0]
 
-    def budget(self):
+    def budget(self) -> int:
+        """The largest capacity for which a table may be needed."""
         tabled = np.ones(len(self.theta), np.bool_) if self.regularizer != "shannon" else ~self._fits_whole()
         return int(self.capacity[tabled].max(initial=0))
 
