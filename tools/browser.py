@@ -1,7 +1,8 @@
-"""A Chromium for the tests that look at pages: where one is, or how to get it. Needs nothing but Python."""
+"""What tests need to look at pages: a Chromium, and what drives it. Where it is, how to get it; by Python alone."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -11,9 +12,10 @@ from pathlib import Path
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 APPLICATIONS = ("Google Chrome.app/Contents/MacOS/Google Chrome", "Chromium.app/Contents/MacOS/Chromium")
 MISSING = """\
-The tests look at the pages in a Chromium browser, and there is none here that starts. Install one, then call again:
-    Debian, as root:  apt-get install chromium
-    Fedora, as root:  dnf install chromium
+The tests look at the pages in a Chromium browser, and there is none here that starts (or, on Linux, no libatomic,
+which Playwright needs to drive it). Install both, then call again:
+    Debian, as root:  apt-get install chromium libatomic1
+    Fedora, as root:  dnf install chromium libatomic
     macOS:            brew install --cask chromium
     anywhere:         .venv/bin/python -m playwright install --with-deps chromium"""
 
@@ -26,8 +28,16 @@ def find() -> str | None:
     return next((path for path in candidates if starts(path)), None)
 
 
+def can_be_driven() -> bool:
+    """Whether Playwright starts: the Node.js that comes with it is linked to a library that few systems lack."""
+    try:
+        return sys.platform != "linux" or bool(ctypes.CDLL("libatomic.so.1"))
+    except OSError:
+        return False
+
+
 def playwrights() -> list[str]:
-    """Where Playwright would have put its own, if this Python has Playwright (and the system what that needs)."""
+    """Where Playwright would have put its own, if this Python has Playwright."""
     ask = "from playwright.sync_api import sync_playwright as s\nwith s() as p: print(p.chromium.executable_path)"
     asked = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
     return asked.stdout.split("\n")[:1] if asked.returncode == 0 else []

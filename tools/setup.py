@@ -26,10 +26,8 @@ PACKAGES, BOOK = VENV / "packages.sha256", VENV / "book.sha256"
 
 
 def main() -> None:
-    if "--browser" in sys.argv and not browser.find():
-        browser.install_by_apt("chromium")
-        if not browser.find():
-            see_to_a_browser_with_playwright()
+    if "--browser" in sys.argv:
+        see_to_a_browser()
     packages = digest(LOCK, more=f"{sys.version_info[:2]}")
     if recorded(PACKAGES) != packages:
         make_venv()
@@ -47,8 +45,15 @@ def main() -> None:
         BOOK.write_text(book)
 
 
-def see_to_a_browser_with_playwright() -> None:
-    """Playwright is a package of the environment: where there is none yet, of one that is made for it alone."""
+def see_to_a_browser() -> None:
+    """Find or install one, or stop. Playwright's takes an environment: where there is none yet, one for it alone."""
+    for package, is_there in [("libatomic1", browser.can_be_driven), ("chromium", browser.find)]:
+        if not is_there():
+            browser.install_by_apt(package)
+    if not browser.can_be_driven():
+        sys.exit(browser.MISSING)
+    if browser.find():
+        return
     if not PYTHON.exists():
         make_venv()
         pip(*(line for line in lines() if line.startswith("playwright==")), options=[])
@@ -95,4 +100,7 @@ def recorded(path: Path) -> str | None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except subprocess.CalledProcessError as failed:  # what it said of it stands above
+        sys.exit(f"The set-up stopped: {' '.join(map(str, failed.cmd[:4]))} ... exited with {failed.returncode}.")

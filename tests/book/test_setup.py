@@ -90,6 +90,7 @@ def installers(monkeypatch, calls):
     """No browser, and stand-ins for what installs one."""
     monkeypatch.setattr(sys, "argv", ["setup.py", "--browser"])
     monkeypatch.setattr(browser, "find", lambda: None)
+    monkeypatch.setattr(browser, "can_be_driven", lambda: True)
     monkeypatch.setattr(browser, "install_by_apt", lambda *names: calls.append("apt"))
     monkeypatch.setattr(browser, "install_by_playwright", lambda python: calls.append("playwright"))
     return monkeypatch
@@ -125,6 +126,17 @@ def test_without_a_browser_there_is_one_message_and_nothing_else(installers, cal
     with pytest.raises(SystemExit, match="none here that starts"):
         setup.main()
     assert calls == ["apt", "venv", "pip 1", "playwright"]
+
+
+def test_a_browser_that_cannot_be_driven_is_not_enough(installers, calls):
+    installers.setattr(browser, "find", lambda: "/usr/bin/chromium")
+    installers.setattr(browser, "can_be_driven", lambda: False)
+    with pytest.raises(SystemExit, match="no libatomic"):
+        setup.main()
+    assert calls == ["apt"]
+    installers.setattr(browser, "can_be_driven", lambda: calls.count("apt") > 1)
+    setup.main()
+    assert calls[:3] == ["apt", "apt", "venv"]
 
 
 def test_a_program_that_only_tells_how_to_get_a_browser_is_none(tmp_path, monkeypatch):
