@@ -52,9 +52,12 @@ def is_notebook(document: str) -> bool:
 
 
 def stored(document: str) -> NotebookNode | None:
-    """A chapter with the outputs that it had when it was last executed, if it ever was."""
-    path = STORE / f"{document}.ipynb"
-    return nbformat.read(path, as_version=4) if path.exists() else None
+    """A chapter with the outputs that it had when it was last executed, if it ever was and the file is not spoilt."""
+    try:
+        kept = nbformat.read(STORE / f"{document}.ipynb", as_version=4)
+    except (OSError, ValueError, nbformat.ValidationError):
+        return None
+    return kept if "execution" in kept.metadata else None
 
 
 def is_current(document: str) -> bool:

@@ -36,6 +36,14 @@ def test_every_cell_was_executed_in_order_without_a_warning(executed):
             assert output.get("name") != "stderr", output.text
 
 
+@pytest.mark.parametrize("spoilt", [None, "", '{"cells": [', "{}", '{"cells": [], "metadata": {}, "nbformat": 4}'])
+def test_a_spoilt_file_of_outputs_counts_as_none(spoilt, monkeypatch, tmp_path):
+    monkeypatch.setattr(execute, "STORE", tmp_path)
+    if spoilt is not None:
+        (tmp_path / "a.ipynb").write_text(spoilt)
+    assert execute.stored("a") is None
+
+
 def test_a_chapter_is_stored_without_outputs(document, root):
     """MyST text has no place for outputs, and there is no notebook file beside it."""
     path = root / f"{document}.md"
