@@ -55,9 +55,10 @@ def stored(document: str) -> NotebookNode | None:
     """A chapter with the outputs that it had when it was last executed, if it ever was and the file is not spoilt."""
     try:
         kept = nbformat.read(STORE / f"{document}.ipynb", as_version=4)
-    except (OSError, ValueError, nbformat.ValidationError):
+        took = kept.metadata.execution
+    except (OSError, ValueError, AttributeError, nbformat.ValidationError):
         return None
-    return kept if "execution" in kept.metadata else None
+    return kept if {"key", "seconds", "megabytes", "reads"} <= took.keys() else None
 
 
 def is_current(document: str) -> bool:

@@ -1,5 +1,6 @@
 """Runs first in the kernel of a chapter that is executed: writes down which of the book's files it opens."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,10 @@ def watch(root: Path, log: str) -> None:
         if event != "open" or not isinstance(arguments[0], str | bytes | os.PathLike):
             return
         path = os.path.abspath(os.fsdecode(arguments[0]))
+        if os.path.basename(os.path.dirname(path)) == "__pycache__":  # of a module, whose source is what counts
+            if not path.endswith(".pyc"):
+                return
+            path = importlib.util.source_from_cache(path)
         if path in seen or not path.startswith(str(root) + os.sep) or path.startswith(elsewhere):
             return
         if (

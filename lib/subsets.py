@@ -194,9 +194,12 @@ class _Subsets(Distribution):
             )
         return self._given
 
+    def __getstate__(self):
+        return self.__dict__ | {"_version": self._version - _version(self.theta)}
+
     def __setstate__(self, state):
         self.__dict__.update(state)
-        self._version = _version(self.theta)  # a copy counts its changes anew
+        self._version += _version(self.theta)  # a copy counts its changes anew, from those that there were
 
     def _expand_into(self, new, batch):
         """Make ``new`` this distribution for a batch that it broadcasts to."""

@@ -787,6 +787,18 @@ def test_copies_have_scores_of_their_own():
         torch.testing.assert_close(copied.theta.grad, copied.mean.detach())
 
 
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_copy_of_a_distribution_whose_scores_were_changed_is_refused_too(duplicate):
+    theta = torch.zeros(3, requires_grad=True)
+    choice = TopK(theta, 1)
+    fresh = duplicate(choice)
+    assert fresh.mean.sum().item() == pytest.approx(1)
+    with torch.no_grad():
+        theta[0] = 5.0
+    with pytest.raises(RuntimeError, match="theta was changed in place"):
+        _ = duplicate(choice).mean
+
+
 def test_gradients_of_expanded_distributions_add_up():
     theta, target = scores(4).requires_grad_(), torch.tensor([1, 1, 0, 0])
     for choice in (TopK(theta, 2), Knapsack(theta, [1, 2, 1, 1], 3)):

@@ -29,7 +29,7 @@ def main() -> None:
     if "--browser" in sys.argv:
         see_to_a_browser()
     packages = digest(LOCK, more=f"{sys.version_info[:2]}")
-    if recorded(PACKAGES) != packages:
+    if recorded(PACKAGES) != packages or not PYTHON.exists():
         make_venv()
         print("Installing about 200 packages into .venv (a few minutes) ...", flush=True)
         # the lock is complete, and nothing else may come; torch comes first, alone, as only it is to ask its index

@@ -10,6 +10,7 @@ import pytest
 CELL_SECONDS = 20
 CHAPTER_SECONDS = 60
 MEGABYTES = 1200
+WITHOUT = '{"cells": [], "metadata": {%s}, "nbformat": 4, "nbformat_minor": 5}'
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_every_cell_was_executed_in_order_without_a_warning(executed):
             assert output.get("name") != "stderr", output.text
 
 
-@pytest.mark.parametrize("spoilt", [None, "", '{"cells": [', "{}", '{"cells": [], "metadata": {}, "nbformat": 4}'])
+@pytest.mark.parametrize("spoilt", [None, "", '{"cells": [', "{}", "null", WITHOUT % "", WITHOUT % '"execution": {}'])
 def test_a_spoilt_file_of_outputs_counts_as_none(spoilt, monkeypatch, tmp_path):
     monkeypatch.setattr(execute, "STORE", tmp_path)
     if spoilt is not None:

@@ -23,6 +23,7 @@ def calls(tmp_path, copy_repository, monkeypatch):
     def make_venv():
         calls.append("venv")
         (folder / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
+        (folder / ".venv" / "bin" / "python").touch()
 
     monkeypatch.setattr(setup, "make_venv", make_venv)
     monkeypatch.setattr(setup, "pip", lambda *lines, options: calls.append(f"pip {len(lines)}"))
@@ -56,6 +57,12 @@ def test_it_installs_again_if_contents_change_and_not_if_times_do(calls):
         assert set_up(calls) == [], name
         path.write_bytes(before)
         assert set_up(calls) == again, name
+
+
+def test_an_environment_whose_python_is_gone_is_made_again(calls):
+    set_up(calls)
+    setup.PYTHON.unlink()
+    assert set_up(calls)[0] == "venv"
 
 
 def test_an_environment_beside_another_clone_needs_no_packages_again(calls, copy_repository, tmp_path, monkeypatch):
