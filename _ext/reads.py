@@ -14,16 +14,15 @@ def watch(root: Path, log: str) -> None:
         if event != "open" or not isinstance(arguments[0], str | bytes | os.PathLike):
             return
         path = os.path.abspath(os.fsdecode(arguments[0]))
+        if path in seen or not path.startswith(str(root) + os.sep) or path.startswith(elsewhere):
+            return
+        # who is asked for plugins; where source code is looked for that has no file
+        if ".egg-info" in path or "<" in path:
+            return
         if os.path.basename(os.path.dirname(path)) == "__pycache__":  # of a module, whose source is what counts
             if not path.endswith(".pyc"):
                 return
             path = importlib.util.source_from_cache(path)
-        if path in seen or not path.startswith(str(root) + os.sep) or path.startswith(elsewhere):
-            return
-        if (
-            ".egg-info" in path or "<" in path
-        ):  # who is asked for plugins; where source code is looked for that has no file
-            return
         seen.add(path)
         file.write(os.path.relpath(path, root) + "\n")
         file.flush()
